@@ -1,16 +1,19 @@
 //! Dialling: from a flow's destination to a connection, or to the reason of the failure.
 //!
-//! `race` decides (happy eyeballs, RFC 8305) without sockets or clock; `dialer` connects it to the
-//! resolver and to non-blocking sockets. Each address is resolved, then checked against the access
-//! list, then connected, so a forbidden address never receives a packet.
+//! `admission` decides which dial begins next, `race` how it proceeds (happy eyeballs, RFC 8305),
+//! both without sockets or clock; `dialer` connects them to the resolver and to non-blocking
+//! sockets. Each address is resolved, then checked against the access list, then connected, so a
+//! forbidden address never receives a packet.
 
+mod admission;
 mod dialer;
 mod failures;
 mod race;
 
+pub use admission::{Admission, Dialing, Quotas};
 pub use dialer::{DIALS_MAX, DialEvent, DialSettings, Dialer};
 pub(crate) use failures::Failures;
-pub use race::{ATTEMPT_DELAY, Attempt, Race, Step, candidates};
+pub use race::{ATTEMPT_DELAY, Attempt, PARALLEL_MAX, Race, Step, candidates};
 
 use std::io;
 use std::net::SocketAddr;
@@ -29,6 +32,9 @@ pub enum DialError {
     /// Nothing answered in time.
     #[error("no answer in {0:?}")]
     TimedOut(std::time::Duration),
+    /// The user has too many dials under way or waiting.
+    #[error("the user's quota of dials is used up: {0}")]
+    Quota(&'static str),
     /// The cloud has no descriptor, port or slot left.
     #[error("the cloud is at its limit: {0}")]
     Overload(String),
@@ -70,6 +76,7 @@ impl DialError {
         match self {
             Self::Refused(_) => ResetReason::Refused,
             Self::TimedOut(_) => ResetReason::TimedOut,
+            Self::Quota(_) => ResetReason::Quota,
             Self::Overload(_) | Self::Name(ResolveError::Overload) => ResetReason::Overload,
             Self::Unreachable(..) | Self::NoFamily => ResetReason::Unreachable,
             // The name may exist: no name server answered.
@@ -86,7 +93,7 @@ impl DialError {
         match self {
             Self::Refused(_) => 6,
             Self::TimedOut(_) => 5,
-            Self::Overload(_) => 4,
+            Self::Overload(_) | Self::Quota(_) => 4,
             Self::Unreachable(..) => 3,
             Self::Forbidden(_) => 2,
             Self::NoFamily => 1,
@@ -125,6 +132,7 @@ mod tests {
         assert_eq!(name(ResolveError::NotFound("x".into())), ResetReason::NameNotFound);
         assert_eq!(name(ResolveError::Temporary("x".into())), ResetReason::Unreachable);
         assert_eq!(name(ResolveError::Overload), ResetReason::Overload);
+        assert_eq!(DialError::Quota("x").reset_reason(), ResetReason::Quota);
         assert_eq!(DialError::NoFamily.reset_reason(), ResetReason::Unreachable);
     }
 }

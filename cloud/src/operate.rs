@@ -5,9 +5,9 @@
 
 use std::time::Instant;
 
-use polyrail_admin::{AdminError, ErrorCode, PathChange, PathState, Snapshot};
+use polyrail_admin::{AdminError, ErrorCode, PathChange, PathState, Snapshot, UserState};
 use polyrail_config::{CloudConfig, CloudTables};
-use polyrail_daemon::{Daemon, Operate, start};
+use polyrail_daemon::{Daemon, Operate, start, survey};
 use polyrail_identity::TlsIdentity;
 use polyrail_relay::Relay;
 
@@ -30,6 +30,20 @@ impl Operate for Cloud {
         relay.update_traffic(now);
         self.look_at_paths(now, relay);
         self.paths.states(now, relay, self.daemon.config.common.mode)
+    }
+
+    fn users(&mut self, relay: &mut Relay) -> Vec<UserState> {
+        let mut users = survey::users(relay, &self.refusals);
+        for dialing in self.dialer.users() {
+            // A user with dials has flows.
+            let Some(state) = users.get_mut(&dialing) else { continue };
+            let (active, waiting) = self.dialer.of_user(dialing);
+            (state.dials, state.dials_waiting) = (active as u64, waiting as u64);
+        }
+        for ((session, _), state) in &mut users {
+            state.gateway = self.gateway_of(*session).map(str::to_owned);
+        }
+        users.into_values().collect()
     }
 
     fn set_path(

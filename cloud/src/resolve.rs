@@ -2,9 +2,9 @@
 //!
 //! The system's resolver (`getaddrinfo`, so `/etc/hosts` and `/etc/resolv.conf` count) blocks; a
 //! small pool of threads calls it, and answers come back through a channel and a [`mio::Waker`].
-//! The caller enforces a query's deadline; a query that is still queued by then is dropped.
+//! The caller enforces a query's deadline, and shares the threads among users.
 //!
-//! Invariants: every query gets at most one answer; the addresses are in the system's order
+//! Invariants: every query gets one answer; the addresses are in the system's order
 //! (RFC 6724) and not yet checked against the access list.
 
 #[cfg(test)]
@@ -14,7 +14,6 @@ use std::io;
 use std::net::{IpAddr, ToSocketAddrs};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
 
 use polyrail_model::HostName;
 
@@ -59,7 +58,6 @@ type Lookup = dyn Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync;
 struct Job {
     query: QueryId,
     name: HostName,
-    deadline: Instant,
 }
 
 impl Resolver {
@@ -71,7 +69,7 @@ impl Resolver {
         Self::with_lookup(waker, Arc::new(system_lookup))
     }
 
-    fn with_lookup(waker: Arc<mio::Waker>, lookup: Arc<Lookup>) -> io::Result<Self> {
+    pub(crate) fn with_lookup(waker: Arc<mio::Waker>, lookup: Arc<Lookup>) -> io::Result<Self> {
         let (jobs, queue) = sync_channel(QUEUE_MAX);
         let (done, answers) = channel();
         let queue = Arc::new(Mutex::new(queue));
@@ -90,13 +88,13 @@ impl Resolver {
         Ok(Self { jobs, answers, next: 0 })
     }
 
-    /// Queries the addresses of a name. After `deadline` there may be no answer.
+    /// Queries the addresses of a name.
     ///
     /// # Errors
     /// [`ResolveError::Overload`]: the queue is full.
-    pub fn submit(&mut self, name: HostName, deadline: Instant) -> Result<QueryId, ResolveError> {
+    pub fn submit(&mut self, name: HostName) -> Result<QueryId, ResolveError> {
         let query = QueryId(self.next);
-        self.jobs.try_send(Job { query, name, deadline }).map_err(|_| ResolveError::Overload)?;
+        self.jobs.try_send(Job { query, name }).map_err(|_| ResolveError::Overload)?;
         self.next += 1;
         Ok(query)
     }
@@ -120,10 +118,7 @@ impl Worker {
             // One thread waits for a job with the lock; the others wait for the lock. A poisoned
             // lock is harmless, because the receiver has no partial state.
             let job = self.queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
-            let Ok(Job { query, name, deadline }) = job else { return };
-            if Instant::now() >= deadline {
-                continue;
-            }
+            let Ok(Job { query, name }) = job else { return };
             let result = match (self.lookup)(name.as_str()) {
                 Ok(addresses) => bounded(addresses),
                 Err(error) => Err(classify(&error)),
@@ -163,8 +158,9 @@ fn classify(error: &io::Error) -> ResolveError {
     }
 }
 
-/// The maximum number of queued queries; further ones are refused.
-pub const QUEUE_MAX: usize = 1024;
+/// The maximum number of queued queries; further ones are refused. A caller that has at most
+/// [`THREADS`] queries without an answer meets no refusal.
+pub const QUEUE_MAX: usize = THREADS;
 /// The maximum number of addresses of one family in an answer; further ones are dropped.
 pub const ADDRESSES_PER_FAMILY_MAX: usize = 8;
 /// The number of concurrent lookups.

@@ -20,19 +20,22 @@ use mio::{Poll, Registry, Token};
 use polyrail_admin::{AdminEvent, AdminOptions, StartOptions};
 use polyrail_config::{CloudConfig, CloudTables};
 use polyrail_daemon::start::{
-    linkdb_probe, linkdb_settings, prepare_process, random, session_settings, signals, start_linkdb,
+    linkdb_probe, linkdb_settings, prepare_process, random, relay_settings, session_settings,
+    signals, start_linkdb,
 };
-use polyrail_daemon::{Certificates, Daemon, Supervisor, Survey};
+use polyrail_daemon::{Certificates, Daemon, Refusals, Refused, Supervisor, Survey};
 use polyrail_identity::TlsIdentity;
-use polyrail_model::{Bitrate, Destination, Families, Identity, NodeRole, TunnelMode};
-use polyrail_relay::{LogLimiter, Relay, RelayEvent, RelaySettings, Shell, Shutdown};
-use polyrail_session::{Endpoint, Event, FlowKey, PathReport, SessionKey, Settings, TunnelKey};
+use polyrail_model::{Bitrate, Destination, Families, Identity, NodeRole, TunnelMode, UserId};
+use polyrail_relay::{LogLimiter, Relay, RelayEvent, Shell, Shutdown};
+use polyrail_session::{
+    Endpoint, Event, FlowKey, PathReport, ResetReason, SessionKey, Settings, TunnelKey,
+};
 use polyrail_tunnel::CloseReason;
 
 use crate::access::AccessList;
 use crate::congestion::Congestion;
 use crate::descriptors::Descriptors;
-use crate::dial::{DialError, DialSettings, Dialer, Failures};
+use crate::dial::{DIALS_MAX, DialError, DialSettings, Dialer, Failures, PARALLEL_MAX};
 use crate::lines::Lines;
 use crate::listeners::Listeners;
 use crate::paths::{Paths, full_name};
@@ -53,7 +56,8 @@ pub fn run(config: CloudConfig, start: StartOptions) -> anyhow::Result<()> {
     let families = reach::families(config.dial.families());
     let settings = Settings { families, ..session_settings(&config.common) };
     let endpoint = Endpoint::cloud(now, settings.clone(), random()?);
-    let mut relay = Relay::new(poll.registry().try_clone()?, endpoint, RelaySettings::default());
+    let relay_settings = relay_settings(&config.common);
+    let mut relay = Relay::new(poll.registry().try_clone()?, endpoint, relay_settings);
     let name = identity.name().clone();
     let (listen, mode) = (config.listen.clone(), config.common.mode);
     let waker = Arc::new(mio::Waker::new(poll.registry(), WAKER)?);
@@ -72,9 +76,12 @@ pub fn run(config: CloudConfig, start: StartOptions) -> anyhow::Result<()> {
         linkdb: probe,
     };
     let control = polyrail_admin::start(options).context("cannot start the control thread")?;
+    // Without descriptors dials wait, and the heaviest user sheds flows.
+    let flows_within = usize::MAX;
     let daemon = Daemon {
         config,
         settings,
+        flows_within,
         identity,
         control,
         linkdb,
@@ -106,7 +113,9 @@ pub(crate) fn access_list(config: &CloudConfig) -> AccessList {
 }
 
 pub(crate) fn dial_settings(config: &CloudConfig, families: Families) -> DialSettings {
-    DialSettings { timeout: config.dial.timeout, families }
+    let dial = &config.dial;
+    let (user_max, gateway_max) = (dial.user_max, dial.gateway_max);
+    DialSettings { timeout: dial.timeout, families, user_max, gateway_max }
 }
 
 /// The cloud around the relay.
@@ -123,7 +132,10 @@ pub(crate) struct Cloud {
     lines: Lines,
     refused_connections: LogLimiter,
     failed_dials: Failures,
-    /// Bounds the number of flows; flows beyond it are reset.
+    /// What was refused to users, because of their quotas or because of bounds of all users.
+    pub(crate) refusals: Refusals,
+    full: LogLimiter,
+    /// Bounds the number of sockets; beyond it, dials wait.
     descriptors: Descriptors,
 }
 
@@ -154,6 +166,8 @@ impl Cloud {
             lines: Lines::default(),
             refused_connections: LogLimiter::default(),
             failed_dials: Failures::default(),
+            refusals: Refusals::default(),
+            full: LogLimiter::default(),
             descriptors: Descriptors::within(u64::MAX),
         })
     }
@@ -166,7 +180,10 @@ impl Cloud {
                     relay.endpoint().dialed(now, dial.key);
                     relay.attach(now, dial.key, stream);
                 }
-                Err(error) => self.fail_dial(now, relay, dial.key, &dial.destination, &error),
+                Err(error) => {
+                    let of = (dial.key, dial.dialing.1);
+                    self.fail_dial(now, relay, of, &dial.destination, &error);
+                }
             }
         }
     }
@@ -175,12 +192,26 @@ impl Cloud {
         &mut self,
         now: Instant,
         relay: &mut Relay,
-        flow: FlowKey,
+        (flow, user): (FlowKey, UserId),
         destination: &Destination,
         error: &DialError,
     ) {
-        let gateway = self.gateways.get(&flow.session).map(Identity::as_str).unwrap_or_default();
-        self.failed_dials.log(now, gateway, flow, destination, error);
+        let gateway = self.gateways.get(&flow.session).map(Identity::as_str);
+        let (reason, who) = (error.reset_reason(), (flow.session, user));
+        let refused = match reason {
+            ResetReason::Quota => Some(Refused::Quota),
+            ResetReason::Overload => Some(Refused::Overload),
+            _ => None,
+        };
+        match refused {
+            Some(refused) => {
+                self.refusals.add(now, who, refused, &error.to_string(), (gateway, None));
+            }
+            None => {
+                let gateway = gateway.unwrap_or_default();
+                self.failed_dials.log(now, gateway, (flow, user), destination, error);
+            }
+        }
         relay.endpoint().reset(now, flow, error.reset_reason());
     }
 
@@ -190,22 +221,20 @@ impl Cloud {
             return;
         }
         match event {
-            Event::Opened { flow, destination, .. } => {
+            Event::Opened { flow, user, destination } => {
                 tracing::debug!(?flow, %destination, "opened");
-                // QUIC tunnels share the listener's descriptor.
-                let tunnels = relay.tunnels_of(TunnelMode::Tls);
-                let sockets = relay.leg_count() + relay.pending_reset_count();
-                if !self.descriptors.have_room(tunnels, sockets, self.dialer.descriptors()) {
+                if !self.hold_dials(now, relay) && !relay.endpoint().shed_for(now, flow) {
                     let error = DialError::Overload("too many open files (LimitNOFILE)".into());
-                    return self.fail_dial(now, relay, flow, &destination, &error);
+                    return self.fail_dial(now, relay, (flow, user), &destination, &error);
                 }
-                self.dialer.dial(now, flow, &destination);
+                self.dialer.dial(now, flow, (flow.session, user), &destination);
             }
             // Closed before its dial finished.
-            Event::Reset { flow, .. } | Event::Closed { flow } => self.dialer.cancel(flow),
+            Event::Reset { flow, .. } | Event::Closed { flow } => self.dialer.cancel(now, flow),
             Event::SessionUp { session, peer, .. } => self.on_session_up(now, session, peer),
             Event::SessionEnded { session, reason } => {
                 let gateway = self.gateways.remove(&session);
+                self.refusals.forget(session);
                 if let Some(suppressed) = self.lines.permit(now, gateway.as_ref()) {
                     let name = gateway.as_ref().map(Identity::as_str).unwrap_or_default();
                     tracing::info!(gateway = name, %reason, suppressed, "session ended");
@@ -244,6 +273,24 @@ impl Cloud {
             }
             _ => {}
         }
+    }
+
+    /// Without free descriptors dials wait. Returns whether there are some.
+    fn hold_dials(&mut self, now: Instant, relay: &Relay) -> bool {
+        // QUIC tunnels share the listener's descriptor.
+        let tunnels = relay.tunnels_of(TunnelMode::Tls);
+        let sockets = relay.leg_count() + relay.pending_reset_count();
+        let room = self.descriptors.have_room(tunnels, sockets, self.dialer.descriptors());
+        if !room && let Some(left_out) = self.full.permit(now) {
+            tracing::warn!(left_out, "dials wait: too many open files (LimitNOFILE)");
+        }
+        self.dialer.hold(now, !room);
+        room
+    }
+
+    /// The name of a session's gateway.
+    pub(crate) fn gateway_of(&self, session: SessionKey) -> Option<&str> {
+        self.gateways.get(&session).map(Identity::as_str)
     }
 
     fn on_session_up(&mut self, now: Instant, session: SessionKey, peer: Identity) {
@@ -356,6 +403,8 @@ impl Shell for Cloud {
                 let gateway = relay.tunnel(tunnel).and_then(|view| view.peer).map(Identity::as_str);
                 tracing::debug!(gateway, "early data accepted");
             }
+            // The session has shed it; the gateway reports its user.
+            RelayEvent::FlowRefused { .. } => {}
             RelayEvent::TunnelPoliced { tunnel, rate } => self.on_policed(now, relay, tunnel, rate),
             RelayEvent::TunnelUp { established, .. } => {
                 tracing::debug!(
@@ -382,6 +431,9 @@ impl Shell for Cloud {
 
     fn on_turn(&mut self, now: Instant, relay: &mut Relay) {
         self.listeners.on_turn(now, relay, &self.congestion, self.daemon.shutdown.takes_new());
+        if !self.dialer.is_empty() {
+            self.hold_dials(now, relay);
+        }
         if self.dialer.next_timeout().is_some_and(|at| at <= now) {
             self.dialer.on_timeout(now);
         }
@@ -409,5 +461,4 @@ impl Shell for Cloud {
 const SIGNALS: Token = Token(0);
 /// Shared by the resolver, the control thread and LinkDB.
 const WAKER: Token = Token(1);
-/// A dial usually has at most two attempts at a time.
-const DIALS: Range<usize> = 1024..1024 + 2 * crate::dial::DIALS_MAX;
+const DIALS: Range<usize> = 1024..1024 + PARALLEL_MAX * DIALS_MAX;

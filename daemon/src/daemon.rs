@@ -19,6 +19,8 @@ pub struct Daemon<C: Tables> {
     pub config: Config<C>,
     /// The current session settings; an operator may have changed the scheduler.
     pub settings: Settings,
+    /// The flows that the limit of open files permits; `session.flows_max` counts at most as this.
+    pub flows_within: usize,
     /// This node's certificate, key and authority.
     pub identity: TlsIdentity,
     /// The control thread.
@@ -116,7 +118,9 @@ impl<C: Tables> Daemon<C> {
             return;
         }
         self.settings.linger = new.linger;
-        self.settings.flows_max = new.flows_max;
+        self.settings.flows_max = new.flows_max.min(self.flows_within);
+        self.settings.user_flows_max = new.user_flows_max;
+        relay.set_idle(now, new.flow_idle);
         // Otherwise a scheduler that an operator chose stays.
         if !is_same_chain {
             self.settings.chain = config.scheduler.chain.clone();

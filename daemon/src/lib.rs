@@ -10,6 +10,7 @@
 
 mod certificates;
 mod daemon;
+pub mod refusals;
 pub mod request;
 pub mod start;
 mod supervisor;
@@ -17,6 +18,7 @@ pub mod survey;
 
 pub use certificates::Certificates;
 pub use daemon::Daemon;
+pub use refusals::{Refusals, Refused};
 pub use request::{Operate, serve};
 pub use supervisor::Supervisor;
 pub use survey::Survey;

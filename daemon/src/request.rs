@@ -1,8 +1,12 @@
 //! The control thread's requests, answered by the data plane.
 
+use std::cmp::Reverse;
 use std::time::Instant;
 
-use polyrail_admin::{AdminCommand, AdminError, LinkChange, PathChange, PathState, Snapshot};
+use polyrail_admin::{
+    AdminCommand, AdminError, LinkChange, PathChange, PathState, Snapshot, USERS_LISTED_MAX,
+    UserState,
+};
 use polyrail_config::{Config, Tables};
 use polyrail_identity::TlsIdentity;
 use polyrail_relay::Relay;
@@ -22,6 +26,9 @@ pub trait Operate {
 
     /// The states of all paths.
     fn paths(&mut self, now: Instant, relay: &mut Relay) -> Vec<PathState>;
+
+    /// The states of all users with flows or refusals.
+    fn users(&mut self, relay: &mut Relay) -> Vec<UserState>;
 
     /// Changes one path, wholly or not at all.
     ///
@@ -63,6 +70,7 @@ pub fn serve<O: Operate>(operated: &mut O, now: Instant, relay: &mut Relay) {
                 reply.send(snapshot);
             }
             AdminCommand::Paths(reply) => reply.send(operated.paths(now, relay)),
+            AdminCommand::Users(reply) => reply.send(heaviest(operated.users(relay))),
             AdminCommand::SetPath { name, change, reply } => {
                 if reply.is_wanted(now) {
                     let changed = operated.set_path(now, relay, &name, &change);
@@ -83,6 +91,13 @@ pub fn serve<O: Operate>(operated: &mut O, now: Instant, relay: &mut Relay) {
             AdminCommand::Links(change) => operated.on_link(now, change),
         }
     }
+}
+
+/// The users with the most flows, as many as are reported.
+fn heaviest(mut users: Vec<UserState>) -> Vec<UserState> {
+    users.sort_by_key(|user| Reverse((user.flows, user.refused_at)));
+    users.truncate(USERS_LISTED_MAX);
+    users
 }
 
 fn find<O: Operate>(

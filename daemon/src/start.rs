@@ -9,8 +9,8 @@ use mio::{Interest, Registry, Token, Waker};
 use polyrail_admin::{LinkDbProbe, SourceState};
 use polyrail_config::{Common, LinkDbConfig};
 use polyrail_model::NodeRole;
-use polyrail_relay::Foresight;
 use polyrail_relay::linkdb::{LinkDbSettings, Options, Worker};
+use polyrail_relay::{Foresight, RelaySettings};
 use polyrail_session::Settings;
 use ring::rand::{SecureRandom, SystemRandom};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
@@ -75,9 +75,15 @@ pub fn session_settings(config: &Common) -> Settings {
         linger: session.linger,
         memory: session.memory,
         flows_max: session.flows_max,
+        user_flows_max: session.user_flows_max,
         chain: config.scheduler.chain.clone(),
         ..Settings::default()
     }
+}
+
+/// The relay's settings of a configuration.
+pub fn relay_settings(config: &Common) -> RelaySettings {
+    RelaySettings { idle: config.session.flow_idle, ..RelaySettings::default() }
 }
 
 /// The settings of LinkDB's worker for a configuration. `share`: gateways receive each other's

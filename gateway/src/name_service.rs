@@ -1,14 +1,17 @@
 //! The DNS forwarder in the event loop: its sockets, and its flow to the resolver.
 //!
-//! The flow is opened for pending queries and kept until the resolver closes it.
+//! The flow is opened for pending queries and kept until it ends; then it is opened again at once if
+//! it delivered an answer, else after [`REOPEN_AFTER`]. The session reserves places for it
+//! ([`OWN_USER`]).
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use mio::{Registry, Token};
 use polyrail_model::{Destination, UserId};
 use polyrail_relay::{AcceptGate, LogLimiter, Relay};
+use polyrail_session::limits::OWN_USER;
 use polyrail_session::{Endpoint, FlowKey, ResetReason};
 
 use crate::dns::{DnsSocket, Forwarder, QUERY_MAX};
@@ -18,6 +21,10 @@ pub(crate) struct NameService {
     forwarder: Forwarder,
     sockets: Vec<(DnsSocket, AcceptGate)>,
     flow: Option<FlowKey>,
+    /// The flow has delivered bytes.
+    answered: bool,
+    /// No flow is opened before this time.
+    open_at: Option<Instant>,
     buffer: Box<[u8]>,
     notices: LogLimiter,
 }
@@ -41,6 +48,8 @@ impl NameService {
             forwarder: Forwarder::new(seed),
             sockets: taken_in,
             flow: None,
+            answered: false,
+            open_at: None,
             buffer: vec![0; QUERY_MAX + 1].into_boxed_slice(),
             notices: LogLimiter::default(),
         })
@@ -49,6 +58,7 @@ impl NameService {
     /// Sends all queries, including pending ones, to another resolver.
     pub(crate) fn set_resolver(&mut self, now: Instant, relay: &mut Relay, resolver: SocketAddr) {
         self.resolver = resolver;
+        self.open_at = None;
         if let Some(flow) = self.flow.take() {
             relay.endpoint().reset(now, flow, ResetReason::Idle);
             self.forwarder.stream_lost();
@@ -62,20 +72,22 @@ impl NameService {
         }
     }
 
-    /// Receives queries, reads and writes the flow, and sends answers.
+    /// Receives queries, reads and writes the flow, and sends answers. Returns the users of refused
+    /// queries.
     pub(crate) fn on_turn(
         &mut self,
         now: Instant,
         relay: &mut Relay,
         mut user_of: impl FnMut(IpAddr) -> UserId,
-    ) {
+    ) -> Vec<UserId> {
+        let mut refused = Vec::new();
         for (socket, gate) in &mut self.sockets {
             for _ in 0..QUERIES_PER_TURN {
                 let received = gate.take(now, || socket.receive(&mut self.buffer).map(Some));
                 let Some(datagram) = received else { break };
                 let user = user_of(datagram.client.address.ip());
                 let query = &self.buffer[..datagram.length];
-                self.forwarder.query(now, user, datagram.client, query);
+                refused.extend(self.forwarder.query(now, user, datagram.client, query));
             }
         }
         if self.forwarder.next_timeout().is_some_and(|at| at <= now)
@@ -83,15 +95,18 @@ impl NameService {
             && let Some(flow) = self.flow.take()
         {
             relay.endpoint().reset(now, flow, ResetReason::TimedOut);
+            self.delay_reopening(now);
         }
         self.move_flow(now, relay.endpoint());
         self.answer(now);
+        refused
     }
 
     /// When [`NameService::on_turn`] is due.
     pub(crate) fn next_timeout(&self, now: Instant) -> Option<Instant> {
         let gates = self.sockets.iter().filter_map(|(_, gate)| gate.next_timeout(now));
-        gates.chain(self.forwarder.next_timeout()).min()
+        let reopening = self.open_at.filter(|_| self.forwarder.wants_stream());
+        gates.chain(self.forwarder.next_timeout()).chain(reopening).min()
     }
 
     /// Handles an event of a flow; returns false if it is another flow.
@@ -106,28 +121,52 @@ impl NameService {
         true
     }
 
-    /// Handles the end of a flow; returns false if it is another flow.
-    pub(crate) fn on_gone(&mut self, now: Instant, flow: FlowKey) -> bool {
+    /// Handles the end of a flow; returns false if it is another flow. Pending queries are sent on
+    /// the next flow.
+    pub(crate) fn on_gone(&mut self, now: Instant, relay: &mut Relay, flow: FlowKey) -> bool {
         if self.flow != Some(flow) {
             return false;
         }
-        self.flow = None;
-        self.forwarder.stream_lost();
+        self.lose_flow(now);
+        self.move_flow(now, relay.endpoint());
         self.answer(now);
         true
     }
 
-    fn move_flow(&mut self, now: Instant, endpoint: &mut Endpoint) {
-        if self.flow.is_none() && self.forwarder.wants_stream() {
-            let to = Destination::Address(self.resolver);
-            match endpoint.open(now, FORWARDER, to) {
-                Ok(flow) => self.flow = Some(flow),
-                Err(error) if self.notices.permit(now).is_some() => {
+    fn lose_flow(&mut self, now: Instant) {
+        self.flow = None;
+        if !self.answered {
+            self.delay_reopening(now);
+        }
+        self.forwarder.stream_lost();
+    }
+
+    fn delay_reopening(&mut self, now: Instant) {
+        self.open_at = Some(now + REOPEN_AFTER);
+    }
+
+    fn open_flow(&mut self, now: Instant, endpoint: &mut Endpoint) {
+        if self.flow.is_some()
+            || !self.forwarder.wants_stream()
+            || self.open_at.is_some_and(|at| now < at)
+        {
+            return;
+        }
+        let to = Destination::Address(self.resolver);
+        (self.answered, self.open_at) = (false, None);
+        match endpoint.open(now, OWN_USER, to) {
+            Ok(flow) => self.flow = Some(flow),
+            Err(error) => {
+                self.delay_reopening(now);
+                if self.notices.permit(now).is_some() {
                     tracing::warn!(%error, "cannot open a flow to the DNS resolver");
                 }
-                Err(_) => {}
             }
         }
+    }
+
+    fn move_flow(&mut self, now: Instant, endpoint: &mut Endpoint) {
+        self.open_flow(now, endpoint);
         let Some(flow) = self.flow else { return };
         loop {
             let output = self.forwarder.output();
@@ -145,14 +184,16 @@ impl NameService {
             if first.is_empty() {
                 break;
             }
+            self.answered = true;
             self.forwarder.receive(now, first);
             let read = first.len();
             endpoint.consume(now, flow, read);
         }
         if endpoint.finished(flow) {
-            self.flow = None;
             endpoint.finish(now, flow);
-            self.forwarder.stream_lost();
+            self.lose_flow(now);
+            // The next flow, which cannot have ended yet.
+            self.move_flow(now, endpoint);
         }
     }
 
@@ -172,7 +213,55 @@ impl NameService {
     }
 }
 
-/// The user of the forwarder's flow; it belongs to no passenger.
-const FORWARDER: UserId = UserId(0);
+/// The pause after a flow that delivered nothing. A query lives for 5 s and is sent three times.
+const REOPEN_AFTER: Duration = Duration::from_millis(500);
 /// The maximum number of queries received from one socket per turn.
 const QUERIES_PER_TURN: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use mio::Poll;
+    use polyrail_model::{InstanceId, UserId};
+    use polyrail_relay::RelaySettings;
+    use polyrail_session::Settings;
+
+    use super::*;
+    use crate::dns::DnsClient;
+
+    /// A query for `a.`, type A.
+    const QUERY: &[u8] = &[0, 7, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 1, b'a', 0, 0, 1, 0, 1];
+
+    #[test]
+    fn upstream_flow_is_reopened_for_pending_queries_although_users_hold_every_flow() {
+        let poll = Poll::new().unwrap();
+        let registry = || poll.registry().try_clone().unwrap();
+        let now = Instant::now();
+        let settings = Settings { flows_max: 3, ..Settings::default() };
+        let endpoint = Endpoint::gateway(now, settings, InstanceId([1; 16]));
+        let mut relay = Relay::new(registry(), endpoint, RelaySettings::default());
+        let to: SocketAddr = ([192, 0, 2, 1], 53).into();
+        for user in 1..=3 {
+            relay.endpoint().open(now, UserId(user), Destination::Address(to)).unwrap();
+        }
+        let mut names = NameService::new(&registry(), 64, Vec::new(), to, 7).unwrap();
+        let client = DnsClient { address: ([10, 0, 0, 2], 5000).into(), asked: to };
+        assert_eq!(names.forwarder.query(now, UserId(9), client, QUERY), None);
+        let turn = |names: &mut NameService, relay: &mut Relay, at| {
+            names.on_turn(at, relay, |_| UserId(9));
+            names.flow
+        };
+        let first = turn(&mut names, &mut relay, now).expect("a reserved place");
+        // The flow ends without an answer: the next one follows after a pause.
+        relay.endpoint().reset(now, first, ResetReason::Refused);
+        assert!(names.on_gone(now, &mut relay, first));
+        assert_eq!(names.flow, None);
+        assert_eq!(names.next_timeout(now), Some(now + REOPEN_AFTER));
+        let second = turn(&mut names, &mut relay, now + REOPEN_AFTER).expect("opened again");
+        assert_ne!(second, first);
+        // A flow that delivered an answer is replaced at once.
+        names.answered = true;
+        relay.endpoint().reset(now, second, ResetReason::PeerReset);
+        assert!(names.on_gone(now, &mut relay, second));
+        assert!(names.flow.is_some_and(|third| third != second));
+    }
+}

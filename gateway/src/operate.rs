@@ -6,10 +6,10 @@
 use std::time::Instant;
 
 use polyrail_admin::{
-    AdminError, AdminEvent, ErrorCode, LinkChange, PathChange, PathState, RestartWish,
+    AdminError, AdminEvent, ErrorCode, LinkChange, PathChange, PathState, RestartWish, UserState,
 };
 use polyrail_config::{CarrierConfig, GatewayConfig, GatewayTables, OtherTraffic};
-use polyrail_daemon::{Daemon, Operate, start};
+use polyrail_daemon::{Daemon, Operate, start, survey};
 use polyrail_identity::TlsIdentity;
 use polyrail_relay::Relay;
 use polyrail_relay::congestion::{kernel_has, quic_has};
@@ -27,6 +27,14 @@ impl Operate for Gateway {
     fn paths(&mut self, now: Instant, relay: &mut Relay) -> Vec<PathState> {
         relay.update_traffic(now);
         self.carriers.states(now, relay)
+    }
+
+    fn users(&mut self, relay: &mut Relay) -> Vec<UserState> {
+        let mut users = survey::users(relay, &self.refusals);
+        for ((_, user), state) in &mut users {
+            state.address = self.users.address_of(*user);
+        }
+        users.into_values().collect()
     }
 
     fn set_path(

@@ -15,20 +15,23 @@ use mio::{Interest, Poll, Registry, Token};
 use polyrail_admin::{AdminEvent, AdminOptions, StartOptions};
 use polyrail_config::{GatewayConfig, GatewayTables, SocksReply};
 use polyrail_daemon::start::{
-    linkdb_probe, linkdb_settings, prepare_process, random, session_settings, signals, start_linkdb,
+    linkdb_probe, linkdb_settings, prepare_process, random, relay_settings, session_settings,
+    signals, start_linkdb,
 };
-use polyrail_daemon::{Certificates, Daemon, Supervisor};
+use polyrail_daemon::{Certificates, Daemon, Refusals, Refused, Supervisor};
 use polyrail_identity::TlsIdentity;
 use polyrail_model::{Destination, InstanceId, NodeRole};
-use polyrail_relay::{AcceptGate, LogLimiter, Relay, RelayEvent, RelaySettings, Shell, Shutdown};
-use polyrail_session::{Endpoint, Event, FlowKey, ResetReason};
+use polyrail_relay::{
+    AcceptGate, LogLimiter, PENDING_RESETS_MAX, Relay, RelayEvent, Shell, Shutdown,
+};
+use polyrail_session::{Endpoint, Event, FlowKey, OpenError, ResetReason};
 use polyrail_telemetry::Telemetry;
 
 use crate::carriers::{Carriers, Clients};
 use crate::diversion::Diversion;
 use crate::dns::{DnsSocket, is_dns};
 use crate::name_service::NameService;
-use crate::socks_clients::SocksClients;
+use crate::socks_clients::{CLIENTS_MAX, SocksClients};
 use crate::users::Users;
 use crate::{socks_clients, telemetry, transparent};
 
@@ -44,9 +47,20 @@ pub fn run(config: GatewayConfig, start: StartOptions) -> anyhow::Result<()> {
     let descriptors = prepare_process();
     let identity = TlsIdentity::load(&config.common.tls.paths())?;
     let (name, cloud) = (identity.name().clone(), config.cloud.name.clone());
-    let settings = session_settings(&config.common);
+    let mut settings = session_settings(&config.common);
+    let sockets_max = polyrail_relay::flows_within(descriptors);
+    let flows_within = flows_within(sockets_max, config.socks5.is_some());
+    if flows_within < settings.flows_max {
+        tracing::warn!(
+            flows_max = flows_within,
+            descriptors,
+            "session.flows_max is lowered to what the limit of open files (LimitNOFILE) permits"
+        );
+        settings.flows_max = flows_within;
+    }
     let endpoint = Endpoint::gateway(now, settings.clone(), InstanceId(random()?));
-    let mut relay = Relay::new(poll.registry().try_clone()?, endpoint, RelaySettings::default());
+    let relay_settings = relay_settings(&config.common);
+    let mut relay = Relay::new(poll.registry().try_clone()?, endpoint, relay_settings);
     let clients = Clients::new(&identity, &cloud)?;
     let carriers = Carriers::new(&config, clients, u64::from_ne_bytes(random()?));
     let waker = Arc::new(mio::Waker::new(poll.registry(), WAKER)?);
@@ -70,6 +84,7 @@ pub fn run(config: GatewayConfig, start: StartOptions) -> anyhow::Result<()> {
     let daemon = Daemon {
         config,
         settings,
+        flows_within,
         identity,
         control,
         linkdb,
@@ -79,7 +94,7 @@ pub fn run(config: GatewayConfig, start: StartOptions) -> anyhow::Result<()> {
         signals,
     };
     let mut gateway = Gateway::new(now, daemon, carriers, telemetry, poll.registry())?;
-    gateway.sockets_max = polyrail_relay::flows_within(descriptors);
+    gateway.sockets_max = sockets_max;
     tracing::info!(%name, %cloud, descriptors, "polyrail-gateway started");
     gateway.daemon.supervisor.ready(Instant::now());
     polyrail_relay::run(&mut poll, &mut relay, &mut gateway).context("the event loop failed")?;
@@ -97,9 +112,9 @@ pub(crate) struct Gateway {
     socks: Vec<(TcpListener, AcceptGate)>,
     pub(crate) clients: SocksClients,
     pub(crate) names: Option<NameService>,
-    users: Users,
+    pub(crate) users: Users,
     diversion: Option<Diversion>,
-    refused_flows: LogLimiter,
+    pub(crate) refusals: Refusals,
     /// The maximum number of users' sockets; further connections wait in the kernel's queue.
     sockets_max: usize,
     full: LogLimiter,
@@ -136,7 +151,7 @@ impl Gateway {
             users,
             daemon,
             diversion,
-            refused_flows: LogLimiter::default(),
+            refusals: Refusals::default(),
             sockets_max: usize::MAX,
             full: LogLimiter::default(),
         })
@@ -160,7 +175,7 @@ impl Gateway {
         }
         for index in 0..self.socks.len() {
             for _ in 0..ACCEPTS_PER_TURN {
-                let full = self.clients.is_full() || self.is_full(now, relay);
+                let full = self.is_full(now, relay);
                 let (listener, gate) = &mut self.socks[index];
                 if full {
                     gate.pause_if_open(now);
@@ -209,15 +224,26 @@ impl Gateway {
         let user = self.users.user(now, peer.ip());
         match relay.endpoint().open(now, user, Destination::Address(to)) {
             Ok(flow) => relay.attach(now, flow, stream),
-            Err(error) => self.refuse(now, stream, peer, &error.to_string()),
+            Err(error) => {
+                self.refuse(now, relay, peer, refused_open(error), &error.to_string());
+                polyrail_relay::reset_socket(stream);
+            }
         }
     }
 
-    fn refuse(&mut self, now: Instant, stream: TcpStream, peer: SocketAddr, error: &str) {
-        if let Some(suppressed) = self.refused_flows.permit(now) {
-            tracing::warn!(%peer, error, suppressed, "flow refused");
-        }
-        polyrail_relay::reset_socket(stream);
+    /// Counts and logs the refusal of a user's flow.
+    fn refuse(
+        &mut self,
+        now: Instant,
+        relay: &Relay,
+        peer: SocketAddr,
+        refused: Refused,
+        reason: &str,
+    ) {
+        let Some(session) = relay.endpoint_ref().current() else { return };
+        let address = peer.ip().to_canonical();
+        let who = (session, self.users.user(now, address));
+        self.refusals.add(now, who, refused, reason, (None, Some(address)));
     }
 
     fn on_session_event(&mut self, now: Instant, relay: &mut Relay, event: Event) {
@@ -284,8 +310,12 @@ impl Gateway {
         flow: FlowKey,
         reason: ResetReason,
     ) {
-        let ours = self.names.as_mut().is_some_and(|names| names.on_gone(now, flow));
+        let ours = self.names.as_mut().is_some_and(|names| names.on_gone(now, relay, flow));
         if !ours {
+            let refused = matches!(reason, ResetReason::Quota | ResetReason::Overload);
+            if let Some(peer) = self.clients.peer_of(flow).filter(|_| refused) {
+                self.refuse(now, relay, peer, refused_reset(reason), &reason.to_string());
+            }
             self.clients.on_gone(now, relay, flow, reason);
         }
     }
@@ -325,6 +355,11 @@ impl Shell for Gateway {
     fn on_relay_event(&mut self, now: Instant, relay: &mut Relay, event: RelayEvent) {
         match event {
             RelayEvent::Session(event) => self.on_session_event(now, relay, event),
+            RelayEvent::FlowRefused { peer: Some(peer), reason, .. } => {
+                let refused = refused_reset(reason);
+                self.refuse(now, relay, peer, refused, &reason.to_string());
+            }
+            RelayEvent::FlowRefused { .. } => {}
             RelayEvent::TunnelUp { tunnel, established } => {
                 tracing::debug!(
                     serial = established.serial,
@@ -353,9 +388,18 @@ impl Shell for Gateway {
         if self.daemon.shutdown.takes_new() {
             self.accept(now, relay);
         }
+        for (peer, error) in self.clients.take_refused() {
+            self.refuse(now, relay, peer, refused_open(error), &error.to_string());
+        }
         if let Some(names) = &mut self.names {
             let users = &mut self.users;
-            names.on_turn(now, relay, |source: IpAddr| users.user(now, source));
+            let refused = names.on_turn(now, relay, |source: IpAddr| users.user(now, source));
+            for user in refused {
+                let Some(session) = relay.endpoint_ref().current() else { break };
+                let (why, from) = ("too many DNS queries are pending", users.address_of(user));
+                let who = (session, user);
+                self.refusals.add(now, who, Refused::Query, why, (None, from));
+            }
         }
         if self.daemon.shutdown.wants_tunnels() {
             self.carriers.on_turn(now, relay);
@@ -389,6 +433,27 @@ impl Shell for Gateway {
     fn is_over(&self) -> bool {
         self.daemon.shutdown.is_over()
     }
+}
+
+/// The flows that this number of users' sockets permits, next to sockets that wait for their reset
+/// and SOCKS5 clients without a flow. So the session sheds flows before a descriptor is missing.
+fn flows_within(sockets: usize, socks: bool) -> usize {
+    let clients = if socks { CLIENTS_MAX.min(sockets / 4) } else { 0 };
+    let resets = PENDING_RESETS_MAX.min(sockets / 8);
+    (sockets - clients - resets).max(1)
+}
+
+/// The kind of a flow that was not opened.
+pub(crate) fn refused_open(error: OpenError) -> Refused {
+    match error {
+        OpenError::TooManyOfUser => Refused::Flow,
+        _ => Refused::Overload,
+    }
+}
+
+/// The kind of a flow that was reset.
+pub(crate) fn refused_reset(reason: ResetReason) -> Refused {
+    if reason == ResetReason::Quota { Refused::Quota } else { Refused::Overload }
 }
 
 /// When SOCKS5 requests are answered.

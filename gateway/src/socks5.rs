@@ -232,6 +232,7 @@ impl From<ResetReason> for ReplyCode {
             ResetReason::SessionLost => Self::NetworkUnreachable,
             ResetReason::PeerReset
             | ResetReason::Overload
+            | ResetReason::Quota
             | ResetReason::Idle
             | ResetReason::Protocol
             | ResetReason::Internal => Self::GeneralFailure,

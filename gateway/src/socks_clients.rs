@@ -6,7 +6,7 @@
 //!        └───────── failure ──────┴──> Parting: reply sent, waits for the client to close
 //! ```
 //!
-//! At most [`CLIENTS_MAX`] at once, each for at most [`NEGOTIATION_MAX`] before its request and at
+//! At most [`CLIENTS_MAX`] at once and [`CLIENTS_USER_MAX`] of a user, each for at most [`NEGOTIATION_MAX`] before its request and at
 //! most [`DIAL_MAX`] between its request and its leg.
 //!
 //! Invariants: bytes after a client's request reach the flow before the leg reads more; a flow gets
@@ -24,15 +24,18 @@ use mio::{Interest, Registry, Token};
 use polyrail_config::SocksReply;
 use polyrail_model::{Destination, UserId};
 use polyrail_relay::Relay;
-use polyrail_session::{Event, FlowKey, ResetReason};
+use polyrail_session::{Event, FlowKey, OpenError, ResetReason};
 use slab::Slab;
 use socket2::{Domain, Socket, Type};
 
 use crate::socks5::{Negotiation, ReplyCode, SocksEvent};
 
-/// The maximum number of clients that negotiate or wait for a dial; further ones wait in the
-/// kernel's queue.
+/// The maximum number of clients that negotiate or wait for a dial. At the bound the heaviest user
+/// loses its oldest one to a user that has at least two fewer; other further ones are reset.
 pub const CLIENTS_MAX: usize = 4096;
+
+/// The maximum number of such clients of one user; further ones are reset.
+pub const CLIENTS_USER_MAX: usize = 256;
 
 /// Timeout of a client's request.
 pub const NEGOTIATION_MAX: Duration = Duration::from_secs(15);
@@ -75,6 +78,10 @@ pub(crate) struct SocksClients {
     base: usize,
     policy: SocksReply,
     clients: Slab<SocksClient>,
+    /// The number of clients of each user that has any.
+    users: HashMap<UserId, usize>,
+    /// Clients refused since the last [`SocksClients::take_refused`].
+    refused: Vec<(SocketAddr, OpenError)>,
     by_flow: HashMap<FlowKey, usize>,
     /// Flows whose clients continue in the next turn; each once, so at most [`CLIENTS_MAX`].
     moved: Vec<FlowKey>,
@@ -106,6 +113,8 @@ impl SocksClients {
             base,
             policy,
             clients: Slab::new(),
+            users: HashMap::new(),
+            refused: Vec::new(),
             by_flow: HashMap::new(),
             moved: Vec::new(),
             moved_at: None,
@@ -122,11 +131,17 @@ impl SocksClients {
         self.clients.len()
     }
 
-    pub(crate) fn is_full(&self) -> bool {
-        self.clients.len() >= CLIENTS_MAX
+    /// The address of the client of a flow.
+    pub(crate) fn peer_of(&self, flow: FlowKey) -> Option<SocketAddr> {
+        self.by_flow.get(&flow).map(|&index| self.clients[index].peer)
     }
 
-    /// Adds a client.
+    /// The clients that were refused since the last call, and why.
+    pub(crate) fn take_refused(&mut self) -> Vec<(SocketAddr, OpenError)> {
+        std::mem::take(&mut self.refused)
+    }
+
+    /// Adds a client, unless its user has too many.
     pub(crate) fn add(
         &mut self,
         now: Instant,
@@ -135,6 +150,10 @@ impl SocksClients {
         peer: SocketAddr,
         user: UserId,
     ) {
+        if let Err(error) = self.make_room(now, relay, user) {
+            self.refused.push((peer, error));
+            return polyrail_relay::reset_socket(stream);
+        }
         let entry = self.clients.vacant_entry();
         let (index, token) = (entry.key(), Token(self.base + entry.key()));
         let both = Interest::READABLE | Interest::WRITABLE;
@@ -154,8 +173,40 @@ impl SocksClients {
             moved: false,
             parting: false,
         });
+        *self.users.entry(user).or_default() += 1;
         self.scan_at.get_or_insert(now + SCAN_EVERY);
         self.go_on(now, relay, index);
+    }
+
+    /// Whether a client of this user may be added; removes one of the heaviest user if necessary.
+    fn make_room(
+        &mut self,
+        now: Instant,
+        relay: &mut Relay,
+        user: UserId,
+    ) -> Result<(), OpenError> {
+        let own = self.users.get(&user).copied().unwrap_or(0);
+        if own >= CLIENTS_USER_MAX {
+            return Err(OpenError::TooManyOfUser);
+        }
+        if self.clients.len() < CLIENTS_MAX {
+            return Ok(());
+        }
+        let heaviest = self.users.iter().max_by_key(|(_, count)| **count);
+        let heaviest = heaviest.filter(|(_, count)| **count >= own + 2).map(|(user, _)| *user);
+        let mut of_heaviest = self.clients.iter().filter(|(_, one)| Some(one.user) == heaviest);
+        // A deadline orders them well enough, and few clients wait for a dial.
+        let Some(oldest) = of_heaviest.by_ref().min_by_key(|(_, one)| one.deadline) else {
+            return Err(OpenError::TooManyFlows);
+        };
+        if let Some(client) = self.remove(oldest.0) {
+            self.refused.push((client.peer, OpenError::TooManyFlows));
+            if let Some(flow) = client.flow {
+                relay.endpoint().reset(now, flow, ResetReason::PeerReset);
+            }
+            polyrail_relay::reset_socket(client.stream);
+        }
+        Ok(())
     }
 
     /// Handles an event of a client's socket.
@@ -254,7 +305,7 @@ impl SocksClients {
     /// Reads, negotiates and answers as far as possible without blocking.
     fn go_on(&mut self, now: Instant, relay: &mut Relay, index: usize) {
         let Some(client) = self.clients.get_mut(index) else { return };
-        let read = client.read(now, relay);
+        let read = client.read(now, relay, &mut self.refused);
         if let Some(flow) = client.flow {
             self.by_flow.insert(flow, index);
         }
@@ -298,6 +349,12 @@ impl SocksClients {
 
     fn remove(&mut self, index: usize) -> Option<SocksClient> {
         let mut client = self.clients.try_remove(index)?;
+        if let Some(count) = self.users.get_mut(&client.user) {
+            *count -= 1;
+            if *count == 0 {
+                self.users.remove(&client.user);
+            }
+        }
         if let Some(flow) = client.flow {
             self.by_flow.remove(&flow);
         }
@@ -310,7 +367,12 @@ impl SocksClients {
 impl SocksClient {
     /// Reads until the request is complete; further bytes belong to the flow. After a failure it
     /// discards all input.
-    fn read(&mut self, now: Instant, relay: &mut Relay) -> io::Result<()> {
+    fn read(
+        &mut self,
+        now: Instant,
+        relay: &mut Relay,
+        refused: &mut Vec<(SocketAddr, OpenError)>,
+    ) -> io::Result<()> {
         let mut buffer = [0; READ_BYTES];
         while self.flow.is_none() && !self.negotiation.is_done() {
             let read = match self.stream.read(&mut buffer) {
@@ -323,7 +385,8 @@ impl SocksClient {
             let taken = self.negotiation.receive(&buffer[..read]);
             match self.negotiation.poll() {
                 Some(SocksEvent::Connect(destination)) => {
-                    self.open(now, relay, destination, &buffer[taken..read]);
+                    let opened = self.open(now, relay, destination, &buffer[taken..read]);
+                    refused.extend(opened.err().map(|error| (self.peer, error)));
                 }
                 Some(SocksEvent::Failed(failure)) => {
                     tracing::debug!(peer = %self.peer, %failure, "SOCKS5 client refused");
@@ -334,16 +397,23 @@ impl SocksClient {
         Ok(())
     }
 
-    fn open(&mut self, now: Instant, relay: &mut Relay, to: Destination, first: &[u8]) {
+    fn open(
+        &mut self,
+        now: Instant,
+        relay: &mut Relay,
+        to: Destination,
+        first: &[u8],
+    ) -> Result<(), OpenError> {
         match relay.endpoint().open(now, self.user, to) {
             Ok(flow) => {
                 self.flow = Some(flow);
                 self.deadline = now + DIAL_MAX;
                 self.first = first.to_vec();
+                Ok(())
             }
             Err(error) => {
-                tracing::warn!(peer = %self.peer, %error, "flow refused");
                 self.negotiation.dialed(Err(ReplyCode::GeneralFailure));
+                Err(error)
             }
         }
     }

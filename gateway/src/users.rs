@@ -30,6 +30,9 @@ pub struct Users<N = KernelNeighbours> {
     neighbours: N,
     /// Recent results of the neighbour table; at most [`CACHE_MAX`] entries.
     cache: HashMap<IpAddr, (Instant, UserId)>,
+    /// The latest address of each user, for operators; at most [`CACHE_MAX`] users, then all are
+    /// forgotten.
+    addresses: HashMap<UserId, IpAddr>,
 }
 
 /// The maximum number of cached addresses. When it is reached, expired entries are evicted; if
@@ -59,12 +62,26 @@ impl<N: Neighbours> Users<N> {
     pub fn with_neighbours(kind: UserKey, neighbours: N) -> io::Result<Self> {
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new())
             .map_err(|_| io::Error::other("no system randomness"))?;
-        Ok(Self { kind, key, neighbours, cache: HashMap::new() })
+        Ok(Self { kind, key, neighbours, cache: HashMap::new(), addresses: HashMap::new() })
     }
 
     /// The user of a source address.
     pub fn user(&mut self, now: Instant, source: IpAddr) -> UserId {
         let source = source.to_canonical();
+        let user = self.identify(now, source);
+        if self.addresses.len() >= CACHE_MAX && !self.addresses.contains_key(&user) {
+            self.addresses.clear();
+        }
+        self.addresses.insert(user, source);
+        user
+    }
+
+    /// The latest address of a user, if it is known.
+    pub fn address_of(&self, user: UserId) -> Option<IpAddr> {
+        self.addresses.get(&user).copied()
+    }
+
+    fn identify(&mut self, now: Instant, source: IpAddr) -> UserId {
         if self.kind == UserKey::Address {
             return self.name_of_address(source);
         }

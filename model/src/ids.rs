@@ -75,7 +75,13 @@ macro_rules! display_number {
         }
     )*};
 }
-display_number!(PathId, FlowId, UserId);
+display_number!(PathId, FlowId);
+
+impl fmt::Display for UserId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
 
 macro_rules! display_hex {
     ($($name:ident),*) => {$(

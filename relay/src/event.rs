@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use polyrail_model::{Bitrate, Identity};
-use polyrail_session::{Event, TunnelKey};
+use polyrail_session::{Event, FlowKey, ResetReason, TunnelKey};
 use polyrail_tunnel::{CloseReason, Established};
 
 /// An event for the daemon.
@@ -12,6 +12,16 @@ pub enum RelayEvent {
     /// A session event that no leg handles: sessions, paths, dials, alarms, and flows without a
     /// leg. [`Event::CloseTunnel`] is not among them.
     Session(Event),
+    /// The session, or the peer's, has refused a flow that has a leg: [`ResetReason::Quota`] or
+    /// [`ResetReason::Overload`].
+    FlowRefused {
+        /// The flow; the session no longer knows it.
+        flow: FlowKey,
+        /// The address at the other end of its leg.
+        peer: Option<SocketAddr>,
+        /// The reason.
+        reason: ResetReason,
+    },
     /// The session uses a tunnel before its handshake finished; [`RelayEvent::TunnelUp`] follows.
     TunnelEarly {
         /// The tunnel.

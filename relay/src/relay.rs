@@ -34,11 +34,15 @@ pub struct RelaySettings {
     /// How long a half-closed flow may be idle; default 10 min. Servers rarely answer a half-closed
     /// request later, and without a limit flows of vanished peers would stay forever.
     pub half_closed_idle: Duration,
+    /// How long any flow may be idle; default 2 h 4 min, the least that RFC 5382 REQ-5 permits.
+    /// Without a limit, idle flows would stay for as long as their devices answer keep-alives.
+    pub idle: Duration,
 }
 
 impl Default for RelaySettings {
     fn default() -> Self {
-        Self { half_closed_idle: Duration::from_secs(600) }
+        let idle = Duration::from_secs(124 * 60);
+        Self { half_closed_idle: Duration::from_secs(600), idle }
     }
 }
 
@@ -183,6 +187,14 @@ impl Relay {
         self.moved_bytes
     }
 
+    /// Changes how long a flow may be idle, also for existing flows.
+    pub fn set_idle(&mut self, now: Instant, idle: Duration) {
+        self.settings.idle = idle;
+        if !self.legs.is_empty() {
+            self.scan_within(now, scan_every(idle));
+        }
+    }
+
     /// The number of legs.
     pub fn leg_count(&self) -> usize {
         self.legs.len()
@@ -201,6 +213,7 @@ impl Relay {
             .register(stream, token, both)
             .or_else(|_| self.registry.reregister(stream, token, both));
         self.by_flow.insert(flow, index);
+        self.scan_within(now, scan_every(self.settings.idle));
         if let Err(error) = registered {
             tracing::warn!(%error, "cannot register the socket with epoll");
             return self.fail_leg(now, index, ResetReason::Internal);
@@ -309,7 +322,7 @@ impl Relay {
             match leg.serve(now, &mut self.endpoint, &mut self.scratch, &mut moved) {
                 Served::Waits => {
                     if leg.is_half_closed() {
-                        self.scan_at.get_or_insert(now + self.scan_every());
+                        self.scan_within(now, scan_every(self.settings.half_closed_idle));
                     }
                 }
                 Served::HasMore => self.enqueue(index),
@@ -340,8 +353,12 @@ impl Relay {
                     self.enqueue(leg);
                 }
                 (Event::Writable { .. }, Some(leg)) => self.enqueue(leg),
-                (Event::Reset { .. }, Some(leg)) => {
+                (Event::Reset { flow, reason }, Some(leg)) => {
                     if let Some(leg) = self.remove_leg(leg) {
+                        if matches!(reason, ResetReason::Quota | ResetReason::Overload) {
+                            let peer = leg.stream.peer_addr().ok();
+                            self.events.push_back(RelayEvent::FlowRefused { flow, peer, reason });
+                        }
                         self.pending_resets.add(now, leg.stream);
                     }
                 }
@@ -400,27 +417,33 @@ impl Relay {
         Some(leg)
     }
 
-    /// Resets half-closed flows that were idle for too long.
+    /// Resets flows that were idle for too long.
     fn scan(&mut self, now: Instant) {
-        let limit = self.settings.half_closed_idle;
-        let mut waiting = false;
+        let RelaySettings { half_closed_idle, idle } = self.settings;
+        let mut next = None;
         let mut over = Vec::new();
-        for (index, leg) in self.legs.iter().filter(|(_, leg)| leg.is_half_closed()) {
+        for (index, leg) in &self.legs {
+            let limit = if leg.is_half_closed() { half_closed_idle.min(idle) } else { idle };
             if now.saturating_duration_since(leg.moved_at) >= limit {
                 over.push(index);
             } else {
-                waiting = true;
+                next = Some(next.map_or(limit, |next: Duration| next.min(limit)));
             }
         }
         for index in over {
             self.fail_leg(now, index, ResetReason::Idle);
         }
-        self.scan_at = waiting.then(|| now + self.scan_every());
+        self.scan_at = next.map(|limit| now + scan_every(limit));
     }
 
-    fn scan_every(&self) -> Duration {
-        (self.settings.half_closed_idle / 8).clamp(SCAN_MIN, SCAN_MAX)
+    fn scan_within(&mut self, now: Instant, time: Duration) {
+        let at = now + time;
+        self.scan_at = Some(self.scan_at.map_or(at, |known| known.min(at)));
     }
+}
+
+fn scan_every(limit: Duration) -> Duration {
+    (limit / 8).clamp(SCAN_MIN, SCAN_MAX)
 }
 
 /// The token of a tunnel is this plus its key.

@@ -455,7 +455,8 @@ fn busy_leg_does_not_starve_an_echo() {
 
 #[test]
 fn idle_half_closed_flow_is_reset() {
-    let settings = RelaySettings { half_closed_idle: Duration::from_millis(300) };
+    let settings =
+        RelaySettings { half_closed_idle: Duration::from_millis(300), ..RelaySettings::default() };
     let mut world = World::with(1, settings);
     let (client, mut server) = world.connect();
     let (whole, mut whole_server) = world.connect();
@@ -468,6 +469,20 @@ fn idle_half_closed_flow_is_reset() {
     world.rest(Duration::from_millis(400));
     world.write_all(&mut whole, b"still here");
     assert_eq!(world.read_exactly(&mut whole_server, 10), b"still here");
+}
+
+#[test]
+fn idle_flow_is_reset_and_a_busy_one_is_not() {
+    let settings = RelaySettings { idle: Duration::from_millis(300), ..RelaySettings::default() };
+    let mut world = World::with(1, settings);
+    let (_idle, _idle_server) = world.connect();
+    let (mut busy, mut busy_server) = world.connect();
+    world.turn_until("the idle limit", |world| {
+        let _ = busy.write(b"x");
+        let _ = busy_server.read(&mut [0; 64]);
+        (world.legs() == 2).then_some(())
+    });
+    world.write_all(&mut busy, b"y");
 }
 
 #[test]

@@ -37,9 +37,12 @@ pub enum PathReport {
 /// Why a flow cannot be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// The bound on flows is reached.
+    /// The bound on flows is reached, and no other user has many more.
     #[error("too many open flows")]
     TooManyFlows,
+    /// The bound on flows of one user is reached.
+    #[error("too many open flows of the user")]
+    TooManyOfUser,
     /// This side or the cloud is going away.
     #[error("the session is going away")]
     GoingAway,

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use polyrail_model::UserId;
+
 /// The maximum receive window of a new flow, in bytes; see [`WINDOW_INITIAL_SHARE`]. A first
 /// window of 64 KiB costs a download of 1 MB four round trips, one of 1 MiB costs downloads of 4 MB
 /// on the emulated rail a tenth of their rate.
@@ -85,6 +87,12 @@ pub const UNSENT_MAX: u64 = 64 * 1024;
 /// A writer without room is woken when it has at least this much, in bytes.
 pub const WRITABLE_MIN: u64 = 8 * 1024;
 
+/// The user of flows that the gateway opens for itself: those of its DNS forwarder.
+pub const OWN_USER: UserId = UserId(0);
+
+/// Flows of [`OWN_USER`] that may be open although users have reached the bound on flows.
+pub const FLOWS_RESERVED: usize = 8;
+
 /// Ended flows whose outcome is remembered, to answer a peer that missed it. The oldest is evicted
 /// first, and then counts as delivered.
 pub const TOMBSTONES_MAX: usize = 16_384;
@@ -94,7 +102,8 @@ pub const TOMBSTONES_MAX: usize = 16_384;
 pub const UNCONFIRMED_ENDED_MAX: usize = 1_024;
 
 /// Flows beyond the bound of its settings that a cloud keeps until their refusal is answered; a
-/// gateway that opens more breaks the protocol.
+/// gateway that opens more breaks the protocol. A gateway keeps as many reset flows that wait for
+/// the cloud's answer.
 pub const FLOWS_REFUSED_MAX: usize = 16_384;
 
 /// Ranges of flow numbers that a cloud remembers: each gap is a flow whose OPEN is late, or that a

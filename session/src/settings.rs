@@ -15,8 +15,11 @@ pub struct Settings {
     /// The maximum number of bytes that a session holds in each direction: received and unread,
     /// and written and not acknowledged; default 16 MiB, at least 1 MiB.
     pub memory: Bytes,
-    /// The maximum number of open flows in a session; default 16,384. Further flows are refused.
+    /// The maximum number of open flows in a session; default 16,384. At the bound the heaviest
+    /// user sheds a flow for a lighter one; other flows are refused.
     pub flows_max: usize,
+    /// The maximum number of flows of one user; default 1,024. Further flows are refused.
+    pub user_flows_max: usize,
     /// The address families that this host reaches; a cloud sends them to its gateways.
     pub families: Families,
     /// The scheduler.
@@ -60,6 +63,8 @@ pub struct SessionStatus {
     pub peer: Option<Identity>,
     /// Open flows.
     pub flows: usize,
+    /// Flows in memory: also those without an OPEN, and reset ones that wait for the peer's answer.
+    pub flows_held: usize,
     /// Unread bytes.
     pub memory_received: Bytes,
     /// Bytes written and not acknowledged.
@@ -128,6 +133,7 @@ impl Default for Settings {
             linger: Duration::from_secs(120),
             memory: Bytes::from_mib(16),
             flows_max: 16_384,
+            user_flows_max: 1_024,
             families: Families::BOTH,
             chain: ChainSpec::default(),
             stall: true,

@@ -1,11 +1,13 @@
 //! All pending dials in one mio loop: the resolver, the races and their sockets.
 //!
-//! `race` decides which address is tried next. The caller reports readiness of the dialer's tokens,
+//! `admission` decides which dial begins next, and which name is resolved next: a lookup blocks one
+//! of a few threads, so lookups have quotas of their own. `race` decides which address is tried
+//! next. The caller reports readiness of the dialer's tokens,
 //! wake-ups of the resolver's waker and timeouts, and then polls [`Dialer::poll_event`] until
 //! `None`.
 //!
 //! Invariants: a dial ends in exactly one event, unless it is cancelled; after that event no
-//! socket, query or timer of the dial is left.
+//! socket, query or timer of the dial is left, except a lookup that a thread has begun.
 
 #[cfg(test)]
 mod tests;
@@ -21,15 +23,20 @@ use mio::{Interest, Registry, Token};
 use polyrail_model::{Destination, Families};
 use slab::Slab;
 
-use super::{Attempt, DialError, Race, Step, candidates};
+use super::{Admission, Attempt, DialError, Dialing, Quotas, Race, Step, candidates};
 use crate::access::AccessList;
-use crate::resolve::{QueryId, Resolver};
+use crate::resolve::{QueryId, Resolver, THREADS};
 
 /// The operator's settings for dials.
 #[derive(Clone, Copy, Debug)]
 pub struct DialSettings {
-    /// How long a dial may take, name resolution included (`dial.timeout`).
+    /// How long a dial may take, name resolution included (`dial.timeout`). It may wait for as long
+    /// before it begins.
     pub timeout: Duration,
+    /// Concurrent dials of one user (`dial.user_max`).
+    pub user_max: usize,
+    /// Concurrent dials of one gateway's session (`dial.gateway_max`).
+    pub gateway_max: usize,
     /// The address families to use.
     pub families: Families,
 }
@@ -39,6 +46,8 @@ pub struct DialSettings {
 pub struct DialEvent<K> {
     /// The caller's key of the dial.
     pub key: K,
+    /// Whose dial it was.
+    pub dialing: Dialing,
     /// Its destination.
     pub destination: Destination,
     /// The unregistered connection and its address, or the error.
@@ -52,16 +61,21 @@ pub struct Dialer<K> {
     resolver: Resolver,
     registry: Registry,
     tokens: Range<usize>,
-    /// [`DIALS_MAX`], smaller in tests.
-    dials_max: usize,
+    admission: Admission<K>,
+    /// The lookups, until a thread has answered.
+    lookups: Admission<K>,
     dials: BTreeMap<K, Dial>,
     queries: BTreeMap<QueryId, K>,
     sockets: Slab<Connecting<K>>,
     timers: BTreeSet<(Instant, K)>,
     events: VecDeque<DialEvent<K>>,
+    /// No dial begins.
+    held: bool,
 }
 
 struct Dial {
+    dialing: Dialing,
+    /// When it began; before, when it was requested.
     begun: Instant,
     destination: Destination,
     timer: Option<Instant>,
@@ -69,7 +83,11 @@ struct Dial {
 }
 
 enum Stage {
-    Resolving(QueryId),
+    /// It waits until [`Admission`] lets it begin.
+    Waiting,
+    /// It waits for a thread.
+    Naming,
+    Resolving,
     /// The race, and the slot of each attempt's socket.
     Racing(Box<Race>, Vec<(Attempt, usize)>),
 }
@@ -99,66 +117,120 @@ impl<K: Copy + Ord> Dialer<K> {
             resolver,
             registry,
             tokens,
-            dials_max: DIALS_MAX,
+            admission: Admission::new(quotas(&settings)),
+            lookups: Admission::new(LOOKUPS),
             dials: BTreeMap::new(),
             queries: BTreeMap::new(),
             sockets: Slab::new(),
             timers: BTreeSet::new(),
             events: VecDeque::new(),
+            held: false,
         }
     }
 
     /// Uses another access list and other settings from the next dial on.
     pub fn set_rules(&mut self, settings: DialSettings, access: AccessList) {
+        self.admission.set_quotas(quotas(&settings));
         self.settings = settings;
         self.access = access;
     }
 
-    /// Begins a dial; `key` must not be in use.
-    pub fn dial(&mut self, now: Instant, key: K, destination: &Destination) {
+    /// Lets no dial begin while `held`, for lack of descriptors; those under way continue.
+    pub fn hold(&mut self, now: Instant, held: bool) {
+        self.held = held;
+        self.begin_waiting(now);
+    }
+
+    /// Begins a dial of a user as soon as the quotas permit; `key` must not be in use.
+    pub fn dial(&mut self, now: Instant, key: K, dialing: Dialing, destination: &Destination) {
         debug_assert!(!self.dials.contains_key(&key), "a key names one dial at a time");
-        if self.dials.len() >= self.dials_max {
-            let error = DialError::Overload(format!("{} dials are under way", self.dials_max));
-            return self.report(key, destination.clone(), Err(error));
+        let destination = destination.clone();
+        let dial = Dial { dialing, begun: now, destination, timer: None, stage: Stage::Waiting };
+        self.dials.insert(key, dial);
+        self.arm(key, Some(now + self.settings.timeout));
+        if let Some(refused) = self.admission.ask(key, dialing) {
+            self.finish(refused, Err(DialError::Quota("it has the most, and too many wait")));
         }
-        match destination {
+        self.begin_waiting(now);
+    }
+
+    /// Begins the dials that the quotas permit, and the lookups for which threads are free.
+    fn begin_waiting(&mut self, now: Instant) {
+        while !self.held
+            && let Some(key) = self.admission.next()
+        {
+            self.begin(now, key);
+        }
+        while let Some(key) = self.lookups.next() {
+            self.resolve(key);
+        }
+    }
+
+    fn begin(&mut self, now: Instant, key: K) {
+        let Some(dial) = self.dials.get_mut(&key) else { return };
+        dial.begun = now;
+        match &dial.destination {
             Destination::Address(address) => {
-                self.race(now, key, now, &[address.ip()], destination.clone());
+                let address = address.ip();
+                self.race(now, key, &[address]);
             }
-            Destination::Name(name, _) => {
-                match self.resolver.submit(name.clone(), now + self.settings.timeout) {
-                    Ok(query) => {
-                        self.queries.insert(query, key);
-                        let stage = Stage::Resolving(query);
-                        let destination = destination.clone();
-                        self.dials
-                            .insert(key, Dial { begun: now, destination, timer: None, stage });
-                        self.arm(key, Some(now + self.settings.timeout));
-                    }
-                    Err(error) => self.report(key, destination.clone(), Err(error.into())),
+            Destination::Name(..) => {
+                dial.stage = Stage::Naming;
+                let dialing = dial.dialing;
+                self.arm(key, Some(now + self.settings.timeout));
+                if let Some(refused) = self.lookups.ask(key, dialing) {
+                    self.finish(refused, Err(DialError::Quota("it has the most names to look up")));
                 }
             }
         }
     }
 
-    /// Cancels a dial; it ends without an event. An unused key is ignored.
-    pub fn cancel(&mut self, key: K) {
-        self.forget(key);
-        self.events.retain(|event| event.key != key);
+    /// Passes a name to a free thread.
+    fn resolve(&mut self, key: K) {
+        let Some(dial) = self.dials.get_mut(&key) else { return self.lookups.end(key) };
+        let Destination::Name(name, _) = &dial.destination else { return self.lookups.end(key) };
+        match self.resolver.submit(name.clone()) {
+            Ok(query) => {
+                dial.stage = Stage::Resolving;
+                self.queries.insert(query, key);
+            }
+            Err(error) => {
+                self.lookups.end(key);
+                self.finish(key, Err(error.into()));
+            }
+        }
     }
 
-    /// The number of dials under way.
+    /// Cancels a dial; it ends without an event. An unused key is ignored.
+    pub fn cancel(&mut self, now: Instant, key: K) {
+        if self.forget(key).is_none() {
+            self.events.retain(|event| event.key != key);
+        }
+        self.begin_waiting(now);
+    }
+
+    /// The users with dials.
+    pub fn users(&self) -> impl Iterator<Item = Dialing> {
+        self.admission.users()
+    }
+
+    /// The dials of a user under way, and those that wait.
+    pub fn of_user(&self, dialing: Dialing) -> (usize, usize) {
+        self.admission.of_user(dialing)
+    }
+
+    /// The number of dials, including those that wait.
     pub fn len(&self) -> usize {
         self.dials.len()
     }
 
-    /// The descriptors that the dials may occupy: the open sockets, and one more for each dial,
-    /// which may start another attempt.
+    /// The descriptors that the dials may occupy: the open sockets, and one more for each dial
+    /// under way, which may start another attempt.
     pub fn descriptors(&self) -> usize {
-        self.sockets.len() + self.dials.len()
+        self.sockets.len() + self.admission.active()
     }
 
-    /// Whether no dial is under way.
+    /// Whether there is no dial.
     pub fn is_empty(&self) -> bool {
         self.dials.is_empty()
     }
@@ -180,19 +252,23 @@ impl<K: Copy + Ord> Dialer<K> {
             Ok(()) => race.connected(attempt),
             Err(error) => race.failed(now, attempt, error),
         });
+        self.begin_waiting(now);
     }
 
     /// The resolver's waker has fired.
     pub fn on_wake(&mut self, now: Instant) {
         while let Some(answer) = self.resolver.poll() {
             let Some(key) = self.queries.remove(&answer.query) else { continue };
-            let Some(dial) = self.dials.get(&key) else { continue };
-            let (begun, destination) = (dial.begun, dial.destination.clone());
+            self.lookups.end(key);
+            if !self.dials.contains_key(&key) {
+                continue;
+            }
             match answer.result {
-                Ok(addresses) => self.race(now, key, begun, &addresses, destination),
+                Ok(addresses) => self.race(now, key, &addresses),
                 Err(error) => self.finish(key, Err(error.into())),
             }
         }
+        self.begin_waiting(now);
     }
 
     /// Handles timeouts that are due.
@@ -202,12 +278,32 @@ impl<K: Copy + Ord> Dialer<K> {
         {
             match self.dials.get(&key).map(|dial| &dial.stage) {
                 Some(Stage::Racing(..)) => self.with_race(now, key, |race| race.on_timeout(now)),
-                Some(Stage::Resolving(_)) => {
+                Some(Stage::Resolving) => {
                     self.finish(key, Err(DialError::TimedOut(self.settings.timeout)));
                 }
+                Some(Stage::Waiting | Stage::Naming) => self.refuse_waiting(key),
                 None => drop(self.timers.pop_first()),
             }
+            // A dial whose wait is over now, too, may take the place.
+            self.begin_waiting(now);
         }
+    }
+
+    /// A dial has waited for too long.
+    fn refuse_waiting(&mut self, key: K) {
+        let Some(dial) = self.dials.get(&key) else { return };
+        let waits_for_name = matches!(dial.stage, Stage::Naming);
+        let (active, max) = match waits_for_name {
+            true => (self.lookups.of_user(dial.dialing).0, LOOKUPS.user),
+            false => (self.admission.of_user(dial.dialing).0, self.settings.user_max),
+        };
+        let error = match (active >= max, waits_for_name) {
+            (true, true) => DialError::Quota("its names were not resolved in time"),
+            (true, false) => DialError::Quota("its dials did not end in time"),
+            (false, true) => DialError::Overload("too many names to look up".into()),
+            (false, false) => DialError::Overload("too many dials of other users".into()),
+        };
+        self.finish(key, Err(error));
     }
 
     /// When [`Dialer::on_timeout`] is due.
@@ -221,26 +317,16 @@ impl<K: Copy + Ord> Dialer<K> {
     }
 
     /// Starts to connect, or ends the dial if no address is permitted.
-    fn race(
-        &mut self,
-        now: Instant,
-        key: K,
-        begun: Instant,
-        addresses: &[IpAddr],
-        destination: Destination,
-    ) {
-        match candidates(addresses, destination.port(), self.settings.families, &self.access) {
+    fn race(&mut self, now: Instant, key: K, addresses: &[IpAddr]) {
+        let Some(dial) = self.dials.get_mut(&key) else { return };
+        let port = dial.destination.port();
+        match candidates(addresses, port, self.settings.families, &self.access) {
             Ok(order) => {
-                let race = Race::new(now, begun, self.settings.timeout, order);
-                let stage = Stage::Racing(Box::new(race), Vec::new());
-                let timer = self.dials.get(&key).and_then(|dial| dial.timer);
-                self.dials.insert(key, Dial { begun, destination, timer, stage });
+                let race = Race::new(now, dial.begun, self.settings.timeout, order);
+                dial.stage = Stage::Racing(Box::new(race), Vec::new());
                 self.with_race(now, key, |_| {});
             }
-            Err(error) => {
-                self.forget(key);
-                self.report(key, destination, Err(error));
-            }
+            Err(error) => self.finish(key, Err(error)),
         }
     }
 
@@ -321,33 +407,26 @@ impl<K: Copy + Ord> Dialer<K> {
     }
 
     fn finish(&mut self, key: K, result: Result<(TcpStream, SocketAddr), DialError>) {
-        if let Some(destination) = self.forget(key) {
-            self.report(key, destination, result);
+        if let Some(Dial { dialing, destination, .. }) = self.forget(key) {
+            self.events.push_back(DialEvent { key, dialing, destination, result });
         }
     }
 
-    fn report(
-        &mut self,
-        key: K,
-        destination: Destination,
-        result: Result<(TcpStream, SocketAddr), DialError>,
-    ) {
-        self.events.push_back(DialEvent { key, destination, result });
-    }
-
-    /// Drops all state of a dial; returns its destination.
-    fn forget(&mut self, key: K) -> Option<Destination> {
+    /// Drops all state of a dial. A lookup that a thread has begun counts until its answer.
+    fn forget(&mut self, key: K) -> Option<Dial> {
         self.arm(key, None);
-        let dial = self.dials.remove(&key)?;
-        match dial.stage {
-            Stage::Resolving(query) => drop(self.queries.remove(&query)),
+        let mut dial = self.dials.remove(&key)?;
+        self.admission.end(key);
+        match &mut dial.stage {
+            Stage::Waiting | Stage::Resolving => {}
+            Stage::Naming => self.lookups.end(key),
             Stage::Racing(_, slots) => {
-                for (_, slot) in slots {
+                for (_, slot) in std::mem::take(slots) {
                     self.close(slot);
                 }
             }
         }
-        Some(dial.destination)
+        Some(dial)
     }
 
     fn arm(&mut self, key: K, at: Option<Instant>) {
@@ -371,5 +450,29 @@ fn established(stream: &TcpStream) -> io::Result<bool> {
     }
 }
 
-/// The maximum number of pending dials; further ones fail with [`DialError::Overload`].
+fn quotas(settings: &DialSettings) -> Quotas {
+    Quotas {
+        user: settings.user_max,
+        session: settings.gateway_max,
+        total: DIALS_MAX,
+        session_waiting: SESSION_WAITING_MAX,
+        total_waiting: WAITING_MAX,
+    }
+}
+
+/// The maximum number of dials under way, of all gateways; further ones wait.
 pub const DIALS_MAX: usize = 4096;
+/// The maximum number of waiting dials of one session. Beyond, the heaviest user's newest fails
+/// with [`DialError::Quota`].
+pub const SESSION_WAITING_MAX: usize = 4096;
+/// The maximum number of waiting dials in total; beyond, the heaviest session pays.
+pub const WAITING_MAX: usize = 4 * SESSION_WAITING_MAX;
+/// A thread per lookup, because a lookup blocks until its name server answers or times out. A
+/// session has half of them, a user a quarter.
+const LOOKUPS: Quotas = Quotas {
+    user: THREADS / 4,
+    session: THREADS / 2,
+    total: THREADS,
+    session_waiting: 512,
+    total_waiting: 2048,
+};

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use polyrail_model::Destination;
+use polyrail_model::{Destination, UserId};
 use polyrail_relay::LogLimiter;
 use polyrail_session::FlowKey;
 
@@ -19,7 +19,7 @@ impl Failures {
         &mut self,
         now: Instant,
         gateway: &str,
-        flow: FlowKey,
+        (flow, user): (FlowKey, UserId),
         destination: &Destination,
         error: &DialError,
     ) {
@@ -27,10 +27,12 @@ impl Failures {
         match self.0.permit(now) {
             Some(left_out) => {
                 tracing::warn!(
-                    gateway, %flow, ?told, left_out, "cannot reach {destination}: {error}"
+                    gateway, %user, %flow, ?told, left_out, "cannot reach {destination}: {error}"
                 );
             }
-            None => tracing::debug!(gateway, %flow, ?told, "cannot reach {destination}: {error}"),
+            None => {
+                tracing::debug!(gateway, %user, %flow, ?told, "cannot reach {destination}: {error}")
+            }
         }
     }
 }

@@ -6,7 +6,7 @@ use polyrail_config::{ChainSpec, Config, Tables};
 use polyrail_identity::TlsIdentity;
 use tokio::sync::oneshot;
 
-use super::{AdminError, LinkChange, PathChange, PathState, Snapshot};
+use super::{AdminError, LinkChange, PathChange, PathState, Snapshot, UserState};
 
 /// A request to the data plane, which answers in the same turn of its loop if it can. Dropping a
 /// [`Reply`] reports an error to the client.
@@ -16,6 +16,8 @@ pub enum AdminCommand<C: Tables> {
     Status(Reply<Snapshot>),
     /// Report all paths.
     Paths(Reply<Vec<PathState>>),
+    /// Report all users.
+    Users(Reply<Vec<UserState>>),
     /// Change one path, wholly or not at all; the answer is its new state. The data plane publishes
     /// the change.
     SetPath {

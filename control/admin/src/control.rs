@@ -15,7 +15,7 @@ use tokio::sync::{Semaphore, watch};
 use super::stream::Stream;
 use super::{
     API_VERSION, AdminCommand, AdminError, AdminEvent, ConfigState, ErrorCode, LinkChange,
-    LinkDbProbe, PathChange, PathState, PendingReply, Reply, Status, Timestamp, process,
+    LinkDbProbe, PathChange, PathState, PendingReply, Reply, Status, Timestamp, UserState, process,
 };
 
 /// How long the data plane may take to answer.
@@ -171,6 +171,10 @@ impl<C: Tables> Control<C> {
 
     pub(super) async fn paths(&self) -> Result<Vec<PathState>, AdminError> {
         self.ask(AdminCommand::Paths).await
+    }
+
+    pub(super) async fn users(&self) -> Result<Vec<UserState>, AdminError> {
+        self.ask(AdminCommand::Users).await
     }
 
     pub(super) async fn path(&self, name: &str) -> Result<PathState, AdminError> {

@@ -28,6 +28,7 @@ mod socket;
 mod status;
 mod stream;
 mod time;
+mod user;
 
 #[cfg(test)]
 mod tests;
@@ -50,5 +51,6 @@ pub use status::{
     TunnelCounts,
 };
 pub use time::Timestamp;
+pub use user::{RefusedCounts, USERS_LISTED_MAX, UserState};
 
 pub(crate) use control::Control;

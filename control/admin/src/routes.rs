@@ -33,6 +33,7 @@ pub(super) fn router<C: Tables>(control: Arc<Control<C>>) -> Router {
         .route("/v1/status", get(status::<C>))
         .route("/v1/paths", get(paths::<C>))
         .route("/v1/paths/{name}", get(path::<C>).put(set_path::<C>))
+        .route("/v1/users", get(users::<C>))
         .route("/v1/scheduler", put(set_scheduler::<C>))
         .route("/v1/linkdb", get(linkdb::<C>))
         .route("/v1/reload", post(reload::<C>))
@@ -66,6 +67,11 @@ async fn status<C: Tables>(State(control): Shared<C>) -> JsonResult<super::Statu
 async fn paths<C: Tables>(State(control): Shared<C>) -> JsonResult<serde_json::Value> {
     let paths = control.paths().await?;
     Ok(Json(json!({ "paths": paths })))
+}
+
+async fn users<C: Tables>(State(control): Shared<C>) -> JsonResult<serde_json::Value> {
+    let users = control.users().await?;
+    Ok(Json(json!({ "users": users })))
 }
 
 async fn linkdb<C: Tables>(State(control): Shared<C>) -> JsonResult<serde_json::Value> {

@@ -114,6 +114,7 @@ fn answer(command: AdminCommand<GatewayTables>, mode: &mut Mode) {
     match command {
         AdminCommand::Status(reply) => reply.send(Snapshot::default()),
         AdminCommand::Paths(reply) => reply.send(vec![path(*mode)]),
+        AdminCommand::Users(reply) => reply.send(Vec::new()),
         AdminCommand::SetPath { name, change, reply } => {
             if name != "a" {
                 return reply.send(Err(AdminError::unknown_path(&name)));

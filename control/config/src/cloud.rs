@@ -82,6 +82,12 @@ pub struct Dial {
     /// How long a destination may take to answer; default 10 s, 100 ms to 5 min.
     #[serde(deserialize_with = "duration::<_, 100, 300_000>", serialize_with = "with_unit")]
     pub timeout: Duration,
+    /// Concurrent dials of one user; further ones wait; default 128, 1 to 4,096.
+    #[serde(deserialize_with = "count::<_, _, 1, 4_096>")]
+    pub user_max: usize,
+    /// Concurrent dials of one gateway; further ones wait; default 1,024, 1 to 4,096.
+    #[serde(deserialize_with = "count::<_, _, 1, 4_096>")]
+    pub gateway_max: usize,
     /// Whether IPv4 destinations are reached; default true, `ipv4` or `ipv6` is.
     pub ipv4: bool,
     /// Whether IPv6 destinations are reached; default true.
@@ -103,7 +109,8 @@ impl Default for TunnelConfig {
 
 impl Default for Dial {
     fn default() -> Self {
-        Self { timeout: Duration::from_secs(10), ipv4: true, ipv6: true }
+        let timeout = Duration::from_secs(10);
+        Self { timeout, user_max: 128, gateway_max: 1024, ipv4: true, ipv6: true }
     }
 }
 

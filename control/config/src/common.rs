@@ -134,6 +134,15 @@ pub struct SessionConfig {
     /// How many flows may be open at once; default 16,384, 1 to 1,000,000.
     #[serde(deserialize_with = "count::<_, _, 1, 1_000_000>")]
     pub flows_max: usize,
+    /// How many flows one user may have; default 1,024, 1 to 1,000,000.
+    #[serde(deserialize_with = "count::<_, _, 1, 1_000_000>")]
+    pub user_flows_max: usize,
+    /// How long a flow may be idle; default and least 2 h 4 min (RFC 5382, REQ-5), at most 24 h.
+    #[serde(
+        deserialize_with = "duration::<_, 7_440_000, 86_400_000>",
+        serialize_with = "with_unit"
+    )]
+    pub flow_idle: Duration,
 }
 
 /// `[scheduler]`: the chain of schedulerlets.
@@ -171,7 +180,9 @@ pub struct Overrides {
 impl Default for SessionConfig {
     fn default() -> Self {
         let linger = Duration::from_secs(120);
-        Self { linger, memory: Bytes::from_mib(16), flows_max: 16_384 }
+        let flow_idle = Duration::from_secs(124 * 60);
+        let (flows_max, user_flows_max) = (16_384, 1_024);
+        Self { linger, memory: Bytes::from_mib(16), flows_max, user_flows_max, flow_idle }
     }
 }
 

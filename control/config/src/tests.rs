@@ -57,7 +57,10 @@ fn gateway_defaults_are_as_documented() {
     assert_eq!(common.tls.key, PathBuf::from("/keys/g.key"));
     assert_eq!(common.tls.revocations, None);
     let (linger, memory) = (Duration::from_secs(120), Bytes::from_mib(16));
-    assert_eq!(common.session, SessionConfig { linger, memory, flows_max: 16_384 });
+    let (flows_max, user_flows_max) = (16_384, 1_024);
+    let flow_idle = Duration::from_secs(2 * 3600 + 4 * 60);
+    let session = SessionConfig { linger, memory, flows_max, user_flows_max, flow_idle };
+    assert_eq!(common.session, session);
     assert_eq!(common.scheduler.chain, ChainSpec::named("polyrail").unwrap());
     assert_eq!((common.admin, common.linkdb, ignored), (None, None, vec![]));
 
@@ -87,7 +90,9 @@ fn cloud_defaults_are_as_documented() {
         cloud(CLOUD).unwrap().own;
     assert_eq!((access.deny_ports[0].get(), access.deny_ports.len()), (25, 1));
     assert!(access.allow.is_empty() && access.deny.is_empty());
-    assert_eq!(dial, Dial { timeout: Duration::from_secs(10), ipv4: true, ipv6: true });
+    let timeout = Duration::from_secs(10);
+    let (user_max, gateway_max) = (128, 1024);
+    assert_eq!(dial, Dial { timeout, user_max, gateway_max, ipv4: true, ipv6: true });
     assert_eq!(tunnel, TunnelConfig { half_open_max: 1024, retry_above: 256, server_id: 0 });
     assert!(congestion.is_none() && carrier_congestion.is_empty());
 }

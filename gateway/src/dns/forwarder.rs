@@ -65,7 +65,8 @@ struct Pending {
     attempts: u32,
 }
 
-/// The maximum number of pending queries of all users. Further ones are answered SERVFAIL.
+/// The maximum number of pending queries of all users. Beyond, the newest query of the user with
+/// the most is answered SERVFAIL.
 pub const PENDING_MAX: usize = 2048;
 
 /// The maximum number of pending queries of one user. Further ones are answered SERVFAIL.
@@ -94,23 +95,36 @@ impl Forwarder {
         }
     }
 
-    /// Takes a passenger's datagram. A repeated query that is still pending is dropped.
-    pub fn query(&mut self, now: Instant, user: UserId, client: DnsClient, datagram: &[u8]) {
+    /// Takes a passenger's datagram. A repeated query that is still pending is dropped. Returns the
+    /// user whose query is refused because too many are pending.
+    pub fn query(
+        &mut self,
+        now: Instant,
+        user: UserId,
+        client: DnsClient,
+        datagram: &[u8],
+    ) -> Option<UserId> {
         let query = match Query::parse(datagram) {
             Ok(query) => query,
-            Err(Refusal::Drop) => return,
+            Err(Refusal::Drop) => return None,
             Err(Refusal::Answer(bytes)) => {
-                return self.replies.push_back(DnsReply { client, bytes });
+                self.replies.push_back(DnsReply { client, bytes });
+                return None;
             }
         };
         let of_user = self.users.get(&user);
         let mut known = of_user.into_iter().flatten().filter_map(|serial| self.pending.get(serial));
         if known.any(|known| known.client == client && known.query == query) {
-            return;
+            return None;
         }
         let of_user = of_user.map_or(0, BTreeSet::len);
+        let mut refused = None;
+        if self.pending.len() >= PENDING_MAX && of_user < PENDING_USER_MAX {
+            refused = self.shed(of_user + 2);
+        }
         if self.pending.len() >= PENDING_MAX || of_user >= PENDING_USER_MAX {
-            return self.replies.push_back(DnsReply { client, bytes: query.failure() });
+            self.replies.push_back(DnsReply { client, bytes: query.failure() });
+            return Some(user);
         }
         let (id, deadline) = (self.free_id(), now + QUERY_TIMEOUT);
         self.serial += 1;
@@ -118,6 +132,16 @@ impl Forwarder {
         self.pending.insert(self.serial, pending);
         self.ids.insert(id, self.serial);
         self.users.entry(user).or_default().insert(self.serial);
+        refused
+    }
+
+    /// Refuses the newest query of the user with the most, if that has at least this number.
+    fn shed(&mut self, least: usize) -> Option<UserId> {
+        let (user, queries) = self.users.iter().max_by_key(|(_, queries)| queries.len())?;
+        let user = *user;
+        let newest = *queries.last().filter(|_| queries.len() >= least)?;
+        self.fail(newest);
+        Some(user)
     }
 
     /// The next datagram for a passenger.

@@ -126,6 +126,7 @@ fn reset_reasons_map_to_reply_codes() {
         (ResetReason::Forbidden, 2),
         (ResetReason::SessionLost, 3),
         (ResetReason::Overload, 1),
+        (ResetReason::Quota, 1),
     ] {
         assert_eq!(ReplyCode::from(reason) as u8, code, "{reason:?}");
     }

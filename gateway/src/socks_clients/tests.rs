@@ -34,12 +34,16 @@ impl Rig {
     }
 
     fn client(&mut self) -> StdStream {
+        self.client_of(UserId(3))
+    }
+
+    fn client_of(&mut self, user: UserId) -> StdStream {
         let near = StdStream::connect(self.listener.local_addr().unwrap()).unwrap();
         near.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
         let (far, peer) = self.listener.accept().unwrap();
         far.set_nonblocking(true).unwrap();
         let (now, far) = (Instant::now(), TcpStream::from_std(far));
-        self.clients.add(now, &mut self.relay, far, peer, UserId(3));
+        self.clients.add(now, &mut self.relay, far, peer, user);
         near
     }
 
@@ -295,4 +299,19 @@ fn server_listens_on_an_address_that_the_host_does_not_have_yet() {
     let taken = super::listen("127.0.0.1:0".parse().unwrap()).unwrap();
     let error = super::listen(taken.local_addr().unwrap()).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+}
+
+#[test]
+fn user_with_too_many_clients_is_refused_and_others_are_not() {
+    let mut rig = Rig::new(SocksReply::Immediate);
+    let held: Vec<_> = (0..CLIENTS_USER_MAX).map(|_| rig.client_of(UserId(66))).collect();
+    assert!(rig.clients.take_refused().is_empty());
+    let (mut beyond, _other) = (rig.client_of(UserId(66)), rig.client_of(UserId(7)));
+    assert!(beyond.read(&mut [0]).is_err(), "it is reset");
+    let refused = rig.clients.take_refused();
+    assert_eq!(refused, [(beyond.local_addr().unwrap(), OpenError::TooManyOfUser)]);
+    assert_eq!(rig.clients.len(), CLIENTS_USER_MAX + 1);
+    drop(held);
+    rig.turns();
+    assert_eq!(rig.clients.users.get(&UserId(66)), None);
 }

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use polyrail_model::FlowId;
 
+use super::user_flows::UserFlows;
 use crate::counters::Counters;
 use crate::flow::{Flow, Life};
 use crate::limits::{FLOW_RANGES_MAX, TOMBSTONES_MAX};
@@ -19,6 +20,8 @@ use crate::wire::ResetReason;
 #[derive(Debug)]
 pub(crate) struct Flows {
     open: BTreeMap<FlowId, Flow>,
+    /// The flows of each user; those without an OPEN belong to nobody yet.
+    pub users: UserFlows,
     /// The open flows that have a number, by number.
     numbered: BTreeMap<FlowId, FlowId>,
     /// Flows that this side has opened.
@@ -54,6 +57,7 @@ impl Default for Flows {
     fn default() -> Self {
         Self {
             open: BTreeMap::new(),
+            users: UserFlows::default(),
             numbered: BTreeMap::new(),
             opened: 0,
             seen: Counters::new(FLOW_RANGES_MAX),
@@ -95,6 +99,9 @@ impl Flows {
         if let Some(number) = flow.number {
             self.numbered.insert(number, flow.id);
         }
+        if flow.destination.is_some() {
+            self.users.add(flow.user, flow.id);
+        }
         self.open.insert(flow.id, flow);
     }
 
@@ -127,6 +134,7 @@ impl Flows {
     /// Removes an open flow and remembers how it ended.
     pub fn bury(&mut self, id: FlowId) -> Option<Flow> {
         let flow = self.open.remove(&id)?;
+        self.users.remove(flow.user, id);
         // Without a number the peer does not know it.
         let Some(number) = flow.number else { return Some(flow) };
         self.numbered.remove(&number);
@@ -173,6 +181,7 @@ impl Flows {
     pub fn clear(&mut self) {
         self.open.clear();
         self.numbered.clear();
+        self.users.clear();
     }
 }
 

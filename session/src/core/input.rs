@@ -98,7 +98,6 @@ impl Session {
             return Err(Violation("an OPEN from the cloud"));
         }
         let Some(id) = self.ensure_flow(now, open.flow)? else { return Ok(()) };
-        let full = self.flows.len() > self.settings.flows_max;
         let key = self.flow_key(id);
         if let Some(flow) = self.flows.get_mut(id)
             && flow.destination.is_none()
@@ -107,11 +106,17 @@ impl Session {
             flow.user = open.user;
             flow.destination = Some(open.destination.clone());
             flow.send.limit = flow.send.limit.max(open.window);
-            if full || self.going_away.is_some() {
-                self.reset(now, id, ResetReason::Overload);
-            } else {
-                let (user, destination) = (open.user, open.destination.clone());
-                self.events.push_back(Event::Opened { flow: key, user, destination });
+            self.flows.users.add(open.user, id);
+            let kept = match self.going_away {
+                Some(_) => Err(ResetReason::Overload),
+                None => self.keep_opened(now, open.user),
+            };
+            match kept {
+                Err(reason) => self.reset(now, id, reason),
+                Ok(()) => {
+                    let (user, destination) = (open.user, open.destination.clone());
+                    self.events.push_back(Event::Opened { flow: key, user, destination });
+                }
             }
         }
         let run = Run { sequence: 0, open: true, data, fin: open.marks.fin };
@@ -178,7 +183,7 @@ impl Session {
         let advanced = match taken {
             Ok(advanced) => advanced,
             Err(Violation(what)) => {
-                self.break_off(now, id, what);
+                self.violate(now, id, what);
                 return Ok(());
             }
         };
@@ -225,7 +230,7 @@ impl Session {
         let ranges = if ack.done { &[] } else { ack.ranges.as_slice() };
         let each = |start, length, live| settled.push((start, length, live));
         if !flow.send.acknowledge(cumulative, ranges, each) {
-            return self.break_off(now, id, "an acknowledgement of data that was never sent");
+            return self.violate(now, id, "an acknowledgement of data that was never sent");
         }
         let freed = before - flow.send.held();
         let spare = flow.send.runs.take_spare();

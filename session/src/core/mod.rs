@@ -1,5 +1,6 @@
 //! One session: its flows, its paths, and the traffic between them.
 
+mod admission;
 mod credit;
 mod flow_control;
 mod flows;
@@ -14,6 +15,7 @@ mod session;
 mod tests;
 mod transmit;
 mod turns;
+mod user_flows;
 mod writers;
 
 pub use outlet::Outlet;

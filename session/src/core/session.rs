@@ -129,9 +129,7 @@ impl Session {
         if self.going_away.is_some() || self.peer_going {
             return Err(OpenError::GoingAway);
         }
-        if self.flows.len() >= self.settings.flows_max {
-            return Err(OpenError::TooManyFlows);
-        }
+        self.make_room(now, user)?;
         if self.flows.len() == 0 && !self.paths.greeted {
             // A session that never had a path lingers from now on.
             self.paths.alone_since = Some(now);
@@ -167,6 +165,7 @@ impl Session {
         }
         if taken > 0 {
             flow.send.write(&data[..taken]);
+            flow.moved_at = now;
             flow.hold = false;
             self.flow_control.held_sent += taken as u64;
             self.flow_control.recount(flow);
@@ -205,6 +204,9 @@ impl Session {
         let Some(flow) = self.flows.get_mut(id) else { return };
         let taken = flow.recv.consume(count) as u64;
         flow.told_readable = false;
+        if taken > 0 {
+            flow.moved_at = now;
+        }
         self.flow_control.held_received -= taken;
         flow.recv.tune(now, taken, rtt, self.settings.memory.0 / WINDOW_SHARE);
         self.after_drain(now, id);
@@ -311,6 +313,8 @@ impl Session {
         let after = if reason == ResetReason::PeerReset { flow.send.written } else { 0 };
         flow.life = Life::Resetting { reason, after, answered: false };
         self.outbox.reset(flow);
+        let user = flow.user;
+        self.flows.users.leave(user, id);
         self.cut_sending(id, after);
         self.discard_received(id);
         if after > 0 {
@@ -322,13 +326,17 @@ impl Session {
 
     /// Resets a flow on which the peer broke the protocol, and reports that to the caller at once.
     /// The session raises one alarm.
-    pub(super) fn break_off(&mut self, now: Instant, id: FlowId, what: &str) {
-        let reason = ResetReason::Protocol;
+    pub(super) fn violate(&mut self, now: Instant, id: FlowId, what: &str) {
         tracing::debug!(flow = id.0, what, "peer broke the protocol on a flow");
         if !std::mem::replace(&mut self.alarmed, true) {
             let text = format!("the peer broke the protocol on flow {}: {what}", id.0);
             self.events.push_back(Event::Alarm { session: Some(self.key), text });
         }
+        self.break_off(now, id, ResetReason::Protocol);
+    }
+
+    /// Resets a flow, for a violation of the peer or for lack of room, and reports it to the caller.
+    pub(super) fn break_off(&mut self, now: Instant, id: FlowId, reason: ResetReason) {
         let Some(flow) = self.flows.get(id) else { return };
         if self.is_known(flow) && flow.is_callers() {
             self.events.push_back(Event::Reset { flow: self.flow_key(id), reason });
@@ -456,7 +464,8 @@ impl Session {
         SessionStatus {
             session: self.key,
             peer: None,
-            flows: self.flows.len(),
+            flows: self.open_flows(),
+            flows_held: self.flows.len(),
             memory_received: Bytes(self.flow_control.held_received),
             memory_sent: Bytes(self.flow_control.held_sent),
             credit: Bytes(self.flow_control.credit.left()),

@@ -476,6 +476,44 @@ impl Endpoint {
         self.with(session, |s| s.paths.forecasts.set_forecast(now, carrier, forecast));
     }
 
+    /// Makes room for a flow that has just been opened, because the caller has reached a bound of
+    /// all sessions: the session with the most flows sheds one of its heaviest user. Returns false
+    /// if that is the flow's own user, or if nobody has more.
+    pub fn shed_for(&mut self, now: Instant, flow: FlowKey) -> bool {
+        let open = |key: &SessionKey| self.sessions.get(key).map(|one| one.session.open_flows());
+        let Some(own) = open(&flow.session) else { return false };
+        let loads = self.sessions.keys().filter_map(|key| Some((open(key)?, *key)));
+        let (load, heaviest) = loads.max().unwrap_or((own, flow.session));
+        if load > own {
+            return self.with(heaviest, |s| s.shed(now, 1)).unwrap_or(false);
+        }
+        let shed = self.with(flow.session, |s| {
+            let user = s.user_of(flow.flow)?;
+            let of_user = s.user_counts().find(|(other, _)| *other == user)?.1;
+            Some(s.shed(now, of_user + 1))
+        });
+        shed.flatten().unwrap_or(false)
+    }
+
+    /// The session that a gateway's flows belong to.
+    pub fn current(&self) -> Option<SessionKey> {
+        self.current
+    }
+
+    /// The user of an open flow.
+    pub fn user_of(&self, flow: FlowKey) -> Option<UserId> {
+        self.sessions.get(&flow.session)?.session.user_of(flow.flow)
+    }
+
+    /// Each user's number of open flows, by session.
+    pub fn users(&self) -> Vec<(SessionKey, UserId, usize)> {
+        let of = |(key, one): (&SessionKey, &SessionEntry)| {
+            let counts = one.session.user_counts();
+            counts.map(|(user, count)| (*key, user, count)).collect::<Vec<_>>()
+        };
+        self.sessions.iter().flat_map(of).collect()
+    }
+
     /// A snapshot for operators.
     pub fn status(&self) -> Status {
         let all = self.sessions.values();

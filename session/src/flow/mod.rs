@@ -53,6 +53,8 @@ pub(crate) struct Flow {
     pub dialed: bool,
     /// When it was opened, or the first of its frames arrived.
     pub since: Instant,
+    /// When the caller last wrote or read a byte.
+    pub moved_at: Instant,
     /// Bytes sent, with an exponential decay over a second.
     recent: f64,
     recent_at: Instant,
@@ -129,6 +131,7 @@ impl Flow {
             due: Due::default(),
             dialed: false,
             since: now,
+            moved_at: now,
             recent: 0.0,
             recent_at: now,
         }

@@ -344,5 +344,7 @@ codes! {
         Protocol = 10, "protocol violation";
         /// An error of the local system.
         Internal = 11, "internal error";
+        /// The user has reached a quota, or has the most when a bound of all users is reached.
+        Quota = 12, "the user's quota is used up";
     }
 }

@@ -4,15 +4,18 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::sync::Arc;
 
-use polyrail_model::HostName;
+use polyrail_model::{HostName, SessionKey, UserId};
 
 use super::*;
 
+/// The usual user of a dial.
+const USER: Dialing = (SessionKey(1), UserId(1));
 const WAKER: Token = Token(0);
 const TOKENS: Range<usize> = 100..108;
 
 struct Bench {
     poll: mio::Poll,
+    waker: Arc<mio::Waker>,
     dialer: Dialer<u32>,
 }
 
@@ -20,13 +23,14 @@ impl Bench {
     fn new(allow: &[&str], timeout: Duration) -> Self {
         let poll = mio::Poll::new().unwrap();
         let waker = Arc::new(mio::Waker::new(poll.registry(), WAKER).unwrap());
-        let resolver = Resolver::start(waker).unwrap();
+        let resolver = Resolver::start(waker.clone()).unwrap();
         let allow: Vec<_> = allow.iter().map(|text| text.parse().unwrap()).collect();
         let access = AccessList::new(&allow, &[], &[25]);
-        let settings = DialSettings { timeout, families: Families::BOTH };
+        let families = Families::BOTH;
+        let settings = DialSettings { timeout, families, user_max: 16, gateway_max: 32 };
         let registry = poll.registry().try_clone().unwrap();
         let dialer = Dialer::new(settings, access, resolver, registry, TOKENS);
-        Self { poll, dialer }
+        Self { poll, waker, dialer }
     }
 
     fn loopback() -> Self {
@@ -85,7 +89,7 @@ fn named(name: &str, port: u16) -> Destination {
 fn address_is_connected() {
     let (server, address) = listener();
     let mut bench = Bench::loopback();
-    bench.dialer.dial(Instant::now(), 7, &Destination::Address(address));
+    bench.dialer.dial(Instant::now(), 7, USER, &Destination::Address(address));
     let event = bench.event();
     assert_eq!(event.key, 7);
     let (mut stream, to) = event.result.unwrap();
@@ -114,7 +118,7 @@ fn name_is_resolved_and_the_listening_family_wins() {
     let mut bench = Bench::loopback();
     // On most machines localhost is ::1 as well, where nobody listens.
     let destination = named("localhost", address.port());
-    bench.dialer.dial(Instant::now(), 1, &destination);
+    bench.dialer.dial(Instant::now(), 1, USER, &destination);
     let event = bench.event();
     assert_eq!(event.destination, destination);
     let (_, to) = event.result.unwrap();
@@ -126,7 +130,7 @@ fn name_is_resolved_and_the_listening_family_wins() {
 fn closed_port_is_refused() {
     let (_holder, address) = closed_port();
     let mut bench = Bench::loopback();
-    bench.dialer.dial(Instant::now(), 1, &Destination::Address(address));
+    bench.dialer.dial(Instant::now(), 1, USER, &Destination::Address(address));
     assert_eq!(bench.event().result.unwrap_err(), DialError::Refused(address));
     bench.assert_clean();
 }
@@ -141,7 +145,7 @@ fn forbidden_addresses_fail_at_once_by_address_and_name() {
     let all =
         [Destination::Address(address), Destination::Address(mapped), named("localhost", port)];
     for destination in &all {
-        bench.dialer.dial(Instant::now(), 1, destination);
+        bench.dialer.dial(Instant::now(), 1, USER, destination);
         let event = bench.event();
         assert_eq!(event.destination, *destination);
         let error = event.result.unwrap_err();
@@ -155,7 +159,7 @@ fn forbidden_addresses_fail_at_once_by_address_and_name() {
 fn connection_to_this_host_needs_an_allow_rule() {
     let (_server, address) = listener();
     let mut bench = Bench::loopback();
-    bench.dialer.dial(Instant::now(), 1, &Destination::Address(address));
+    bench.dialer.dial(Instant::now(), 1, USER, &Destination::Address(address));
     // No machine that tests run on has a global address of its own for certain: a list that no
     // longer names the address stands for one that never did.
     bench.dialer.access = AccessList::new(&[], &[], &[]);
@@ -174,7 +178,7 @@ fn unanswered_dial_ends_at_its_deadline() {
     let timeout = Duration::from_millis(300);
     let mut bench = Bench::new(&["127.0.0.0/8"], timeout);
     let start = Instant::now();
-    bench.dialer.dial(start, 1, &Destination::Address(address));
+    bench.dialer.dial(start, 1, USER, &Destination::Address(address));
     let event = bench.event();
     assert_eq!(event.destination, Destination::Address(address));
     assert_eq!(event.result.unwrap_err(), DialError::TimedOut(timeout));
@@ -187,16 +191,19 @@ fn cancelled_dial_ends_without_an_event() {
     let (_server, address) = listener();
     let mut bench = Bench::loopback();
     let now = Instant::now();
-    bench.dialer.dial(now, 1, &Destination::Address(address));
-    bench.dialer.dial(now, 2, &named("localhost", address.port()));
+    bench.dialer.dial(now, 1, USER, &Destination::Address(address));
+    bench.dialer.dial(now, 2, USER, &named("localhost", address.port()));
     assert_eq!(bench.dialer.len(), 2);
     let descriptors = bench.dialer.descriptors();
     assert_eq!(descriptors, 3, "a socket, and what each of the two may need next");
     for key in [1, 2, 3] {
-        bench.dialer.cancel(key);
+        bench.dialer.cancel(Instant::now(), key);
+    }
+    while !bench.dialer.queries.is_empty() {
+        bench.dialer.on_wake(Instant::now()); // the lookup under way counts until its answer
     }
     bench.assert_clean();
-    bench.dialer.dial(now, 3, &Destination::Address(address));
+    bench.dialer.dial(now, 3, USER, &Destination::Address(address));
     assert_eq!(bench.event().key, 3);
     bench.assert_clean();
 }
@@ -209,30 +216,83 @@ fn attempts_beyond_the_limit_are_overload() {
     let mut bench = Bench::loopback();
     let count = u32::try_from(TOKENS.len()).unwrap();
     for key in 0..=count {
-        bench.dialer.dial(Instant::now(), key, &Destination::Address(address));
+        bench.dialer.dial(Instant::now(), key, USER, &Destination::Address(address));
     }
     let event = bench.event();
     assert_eq!(event.key, count);
     assert!(matches!(event.result, Err(DialError::Overload(_))), "{event:?}");
     for key in 0..count {
-        bench.dialer.cancel(key);
+        bench.dialer.cancel(Instant::now(), key);
     }
     bench.assert_clean();
 }
 
 #[test]
-fn dials_beyond_the_limit_are_overload() {
+fn dials_beyond_the_quota_wait_and_are_refused_after_the_timeout() {
+    let (silent, dead) = listener();
+    socket2::SockRef::from(&silent).listen(0).unwrap();
+    let _held = std::net::TcpStream::connect(dead).unwrap();
+    let (_server, address) = listener();
+    let timeout = Duration::from_millis(300);
+    let mut bench = Bench::new(&["127.0.0.0/8"], timeout);
+    let settings = DialSettings { user_max: 2, ..bench.dialer.settings };
+    bench.dialer.set_rules(settings, bench.dialer.access.clone());
+    let begun = Instant::now();
+    for key in 0..5 {
+        bench.dialer.dial(begun, key, USER, &Destination::Address(dead));
+    }
+    let other = (SessionKey(1), UserId(2));
+    bench.dialer.dial(begun, 9, other, &Destination::Address(address));
+    let event = bench.event();
+    assert_eq!((event.key, event.dialing), (9, other), "another user is not delayed");
+    assert!(event.result.is_ok() && begun.elapsed() < timeout);
+    assert_eq!(bench.dialer.of_user(USER), (2, 3));
+    let ends: Vec<DialEvent<u32>> = (0..5).map(|_| bench.event()).collect();
+    let of = |key: u32| ends.iter().find(|end| end.key == key).unwrap().result.as_ref();
+    for key in [0, 1] {
+        assert_eq!(of(key).unwrap_err(), &DialError::TimedOut(timeout));
+    }
+    // Two take the places of the first two; one has waited for too long.
+    let refused = (2..5).filter(|&key| matches!(of(key), Err(DialError::Quota(_)))).count();
+    assert_eq!(refused, 1, "{ends:?}");
+    bench.assert_clean();
+}
+
+#[test]
+fn names_beyond_a_users_threads_wait_and_others_are_resolved() {
     let (_server, address) = listener();
     let mut bench = Bench::loopback();
-    bench.dialer.dials_max = 3;
-    for key in 0..=3 {
-        bench.dialer.dial(Instant::now(), key, &Destination::Address(address));
+    let lookup = |name: &str| {
+        while name.starts_with("silent") {
+            std::thread::park();
+        }
+        Ok(vec![[127, 0, 0, 1].into()])
+    };
+    let resolver = Resolver::with_lookup(bench.waker.clone(), Arc::new(lookup));
+    bench.dialer.resolver = resolver.unwrap();
+    let now = Instant::now();
+    for key in 0..16 {
+        let name = named(&format!("silent{key}.example"), 80);
+        bench.dialer.dial(now, key, USER, &name);
     }
+    assert_eq!(bench.dialer.lookups.of_user(USER), (LOOKUPS.user, 16 - LOOKUPS.user));
+    let other = (SessionKey(1), UserId(2));
+    bench.dialer.dial(now, 99, other, &named("www.example", address.port()));
     let event = bench.event();
-    assert_eq!((event.key, &event.destination), (3, &Destination::Address(address)));
-    assert!(matches!(event.result, Err(DialError::Overload(_))), "{event:?}");
-    for _ in 0..3 {
-        assert!(bench.event().result.is_ok(), "the others are not harmed");
-    }
+    assert_eq!((event.key, event.result.unwrap().1), (99, address));
+    // Dials that were given up leave their threads blocked, and their quota used.
+    (0..16).for_each(|key| bench.dialer.cancel(now, key));
+    assert_eq!(bench.dialer.lookups.of_user(USER), (LOOKUPS.user, 0));
+}
+
+#[test]
+fn held_dials_begin_when_descriptors_are_free() {
+    let (_server, address) = listener();
+    let mut bench = Bench::loopback();
+    bench.dialer.hold(Instant::now(), true);
+    bench.dialer.dial(Instant::now(), 1, USER, &Destination::Address(address));
+    assert_eq!(bench.dialer.of_user(USER), (0, 1));
+    bench.dialer.hold(Instant::now(), false);
+    assert!(bench.event().result.is_ok());
     bench.assert_clean();
 }

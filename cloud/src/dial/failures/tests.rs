@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use polyrail_model::{FlowId, HostName};
+use polyrail_model::{FlowId, HostName, UserId};
 use polyrail_session::SessionKey;
 
 use super::*;
@@ -38,7 +38,7 @@ fn logged(destination: &Destination, errors: &[DialError]) -> Vec<String> {
         let (now, mut failures) = (Instant::now(), Failures::default());
         let flow = FlowKey { session: SessionKey(1), flow: FlowId(5) };
         for error in errors {
-            failures.log(now, "train-7", flow, destination, error);
+            failures.log(now, "train-7", (flow, UserId(42)), destination, error);
         }
     });
     let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
@@ -59,6 +59,11 @@ fn every_failure_names_its_destination_and_its_reason() {
             "203.0.113.9:443 is unreachable: no route",
             "Unreachable",
         ),
+        (
+            DialError::Quota("too many wait"),
+            "the user's quota of dials is used up: too many wait",
+            "Quota",
+        ),
         (DialError::NoFamily, "the cloud reaches no address family of", "Unreachable"),
         (DialError::Forbidden(denial), denied.as_str(), "Forbidden"),
         (
@@ -73,7 +78,7 @@ fn every_failure_names_its_destination_and_its_reason() {
         ),
         (
             DialError::Name(ResolveError::Overload),
-            "more than 1024 names wait to be resolved",
+            "more than 16 names wait to be resolved",
             "Overload",
         ),
     ];
@@ -85,7 +90,7 @@ fn every_failure_names_its_destination_and_its_reason() {
         for (line, (_, text, told)) in lines.iter().zip(&rows) {
             assert!(line.contains(" WARN "), "{line}");
             assert!(line.contains(&format!("cannot reach {destination}: {text}")), "{line}");
-            assert!(line.contains("train-7"), "{line}");
+            assert!(line.contains("train-7") && line.contains("user=000000000000002a"), "{line}");
             assert!(line.contains(&format!("told={told}")), "{line}");
         }
     }

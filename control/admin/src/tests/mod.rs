@@ -140,6 +140,7 @@ fn answer(command: AdminCommand<GatewayTables>) {
     match command {
         AdminCommand::Status(reply) => reply.send(snapshot()),
         AdminCommand::Paths(reply) => reply.send(vec![path_a()]),
+        AdminCommand::Users(reply) => reply.send(Vec::new()),
         AdminCommand::SetPath { name, change, reply } => reply.send(changed(&name, &change)),
         AdminCommand::SetScheduler { reply, .. } => reply.send(()),
         AdminCommand::Reload { reply, .. } => reply.send(Ok(vec!["a warning".to_owned()])),

@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 
 use super::super::{
     AdminEvent, ConfigState, ConnectionPhase, ConnectionState, Demotion, ErrorCode, EventRecord,
-    LinkChange, LinkState, ModeDecision, ProcessState, Reloaded, RestartWish, Status,
+    LinkChange, LinkState, ModeDecision, ProcessState, RefusedCounts, Reloaded, RestartWish,
+    Status, UserState,
 };
 use super::*;
 use crate::reload::ChangeLine;
@@ -127,6 +128,20 @@ fn events() -> Vec<AdminEvent> {
     all
 }
 
+fn full_user() -> UserState {
+    UserState {
+        user: "00".to_owned(),
+        gateway: None,
+        address: None,
+        flows: 1,
+        dials: 1,
+        dials_waiting: 1,
+        refused: RefusedCounts::default(),
+        refused_reason: None,
+        refused_at: None,
+    }
+}
+
 const KINDS: usize = 18;
 
 /// A number per kind, so that a new kind does not compile without a row here.
@@ -160,6 +175,7 @@ fn every_field_is_in_the_reference() {
     let all = json!([
         full_path(),
         full_status(),
+        full_user(),
         Reloaded { changes: vec![line], warnings: Vec::new() },
         PathChange { enabled: Some(true), mode: Some(Mode::Tls), restart: Some(RestartWish::Cell) },
     ]);

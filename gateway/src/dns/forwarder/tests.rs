@@ -275,6 +275,23 @@ fn table_is_bounded() {
     assert_eq!(forwarder.waiting(), 0);
 }
 
+#[test]
+fn heaviest_user_loses_its_newest_query_to_another_user() {
+    let (mut forwarder, now) = (Forwarder::new(7), Instant::now());
+    let bytes = query(1, "a.example", None).to_vec().unwrap();
+    let heavy = (PENDING_MAX / PENDING_USER_MAX) as u64;
+    for number in 0..PENDING_MAX as u64 {
+        let asked = client(number as u16);
+        assert_eq!(forwarder.query(now, UserId(number % heavy), asked, &bytes), None);
+    }
+    let own = UserId(0);
+    assert_eq!(forwarder.query(now, own, client(60_000), &bytes), Some(own), "its own quota");
+    let refused = forwarder.query(now, UserId(99), client(60_001), &bytes);
+    assert!(refused.is_some_and(|user| user.0 < heavy), "{refused:?}");
+    assert_eq!((forwarder.waiting(), forwarder.users[&UserId(99)].len()), (PENDING_MAX, 1));
+    assert_eq!(forwarder.users[&refused.unwrap()].len(), PENDING_USER_MAX - 1);
+}
+
 proptest! {
     #[test]
     fn garbage_never_panics(

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use polyrail_model::{InstanceId, Unit};
 use polyrail_predictor::wire::{SyncMessage, Telemetry};
-use polyrail_session::limits::FLOWS_REFUSED_MAX;
+use polyrail_session::limits::{FLOWS_REFUSED_MAX, FLOWS_RESERVED};
 use polyrail_session::{
     Endpoint, Event, FlowKey, Outlet, PathReport, PathStatus, Settings, Status, TunnelKey,
 };
@@ -363,7 +363,7 @@ impl World {
         let node = &self.nodes[side as usize];
         let coverage = &mut self.coverage;
         for session in node.endpoint.status().sessions {
-            let flows = session.flows as u64 + 1;
+            let flows = session.flows_held as u64 + 1;
             let bound = node.settings.memory.0 + flows * (polyrail_scheduler::SEGMENT + 2);
             let (received, sent) = (session.memory_received.0, session.memory_sent.0);
             assert!(received <= bound, "{side:?} holds {received} received, bound {bound}");
@@ -373,11 +373,10 @@ impl World {
             coverage.full_sent += u64::from(sent >= 3 * eighth);
             coverage.stalled += u64::from(session.paths.iter().any(|path| path.stalled));
             coverage.reinjected += u64::from(session.reinjected.0 > 0);
-            let most = match side {
-                Side::Gateway => node.flows_most,
-                Side::Cloud => node.flows_most + FLOWS_REFUSED_MAX,
-            };
-            assert!(session.flows <= most, "{side:?} has {} flows", session.flows);
+            let (flows, held) = (session.flows, session.flows_held);
+            assert!(flows <= node.flows_most + FLOWS_RESERVED, "{side:?} has {flows} flows");
+            let most = node.flows_most + FLOWS_REFUSED_MAX + FLOWS_RESERVED;
+            assert!(held <= most, "{side:?} holds {held} flows");
             check_paths(side, &session.paths);
         }
     }
