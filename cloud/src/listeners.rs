@@ -7,6 +7,7 @@
 //! their address first (Retry), and drops handshakes beyond its limit.
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,6 +21,7 @@ use polyrail_config::CloudConfig;
 use polyrail_identity::{SystemClock, TlsIdentity};
 use polyrail_model::TunnelMode;
 use polyrail_relay::{AcceptGate, Label, LogLimiter, Relay};
+use polyrail_session::TunnelKey;
 use polyrail_tunnel::quic::ServerOptions;
 use polyrail_tunnel::{SocketOptions, quic, tls};
 
@@ -184,6 +186,10 @@ impl Listeners {
                     break;
                 }
                 let Some((socket, peer)) = gate.take(now, || listener.accept()) else { break };
+                if !make_room_for(now, relay, peer.ip()) {
+                    tracing::debug!(%peer, "too many handshakes with this address");
+                    continue;
+                }
                 let mut tunnel = match self.server.accept(now, socket) {
                     Ok(tunnel) => tunnel,
                     Err(reason) => {
@@ -213,6 +219,21 @@ fn make_room(now: Instant, relay: &mut Relay) -> bool {
         return true;
     }
     let Some(oldest) = relay.oldest_handshake(TunnelMode::Tls) else { return true };
+    replace(now, relay, oldest)
+}
+
+/// Whether one more handshake over TCP with this address may start; closes its oldest one if
+/// necessary.
+fn make_room_for(now: Instant, relay: &mut Relay, address: IpAddr) -> bool {
+    let (count, oldest) = relay.handshakes_of(TunnelMode::Tls, address);
+    if count < tls::HANDSHAKES_MAX / ADDRESS_SHARE {
+        return true;
+    }
+    oldest.is_none_or(|oldest| replace(now, relay, oldest))
+}
+
+/// Closes a handshake if it is old enough.
+fn replace(now: Instant, relay: &mut Relay, oldest: TunnelKey) -> bool {
     let begun = relay.tunnel(oldest).map(|view| view.begun);
     if begun.is_some_and(|begun| now.saturating_duration_since(begun) < PATIENCE) {
         return false;
@@ -234,6 +255,9 @@ fn quic_options(config: &CloudConfig, congestion: &Congestion) -> ServerOptions 
 
 /// How long a handshake over TCP is protected from newer ones: two round trips on a slow carrier.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
+/// An address, of IPv6 its /64, may have this part of the handshakes over TCP in progress, as over
+/// QUIC: enough for many carriers behind one address translator.
+const ADDRESS_SHARE: usize = 4;
 /// The maximum number of connections accepted from one listener per turn.
 const ACCEPTS_PER_TURN: usize = 64;
 /// The first tokens, plus the index of the address; there are at most 8 addresses.

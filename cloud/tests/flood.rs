@@ -19,6 +19,11 @@ use polyrail_model::Identity;
 use polyrail_relay::RelayEvent;
 use polyrail_session::Event;
 use polyrail_tunnel::{CarrierSpec, quic};
+use socket2::{Domain, Socket, Type};
+
+/// Enough addresses to take all places of handshakes over TCP.
+const SOURCES: &[[u8; 4]] =
+    &[[127, 0, 0, 2], [127, 0, 0, 3], [127, 0, 0, 4], [127, 0, 0, 5], [127, 0, 0, 6]];
 
 /// First datagrams of clients that say nothing more, each of another connection.
 fn initials(identity: &TlsIdentity, count: usize) -> Vec<Vec<u8>> {
@@ -74,12 +79,16 @@ impl Flood {
         })
     }
 
-    /// Over TCP: 3,000 connections that never say a whole word, 200 new ones a second.
-    fn tcp(cloud: SocketAddr) -> Self {
+    /// Over TCP from these addresses in turn: 3,000 connections that never say a whole word, 200 new
+    /// ones a second.
+    fn tcp(cloud: SocketAddr, sources: &'static [[u8; 4]]) -> Self {
         Self::start(move |stop, sent| {
             let mut held = VecDeque::new();
-            while !stop.load(Ordering::Relaxed) {
-                let connected = TcpStream::connect_timeout(&cloud, Duration::from_millis(100));
+            for source in sources.iter().cycle() {
+                if stop.load(Ordering::Relaxed) {
+                    return;
+                }
+                let connected = connect(*source, cloud);
                 if let Ok(mut stream) = connected {
                     if held.len() % 2 == 0 {
                         // The head of a record whose body never comes.
@@ -103,6 +112,14 @@ impl Flood {
         self.thread.take().unwrap().join().unwrap();
         self.sent.load(Ordering::Relaxed)
     }
+}
+
+/// A TCP connection from this address.
+fn connect(source: [u8; 4], to: SocketAddr) -> std::io::Result<TcpStream> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    socket.bind(&SocketAddr::from((source, 0)).into())?;
+    socket.connect_timeout(&to.into(), Duration::from_millis(100))?;
+    Ok(socket.into())
 }
 
 /// Tries until a path is up, as a gateway does; how long that took.
@@ -139,7 +156,7 @@ fn unauthenticated_clients_use_bounded_memory_and_block_no_gateway() {
     let calm = [true, false].map(|quic| get_in(&identity, cloud.address, quic));
     let before = cloud.memory();
 
-    let (udp, tcp) = (Flood::udp(cloud.address, initials), Flood::tcp(cloud.address));
+    let (udp, tcp) = (Flood::udp(cloud.address, initials), Flood::tcp(cloud.address, SOURCES));
     let mut memory = Vec::new();
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(4) {
@@ -164,6 +181,32 @@ fn unauthenticated_clients_use_bounded_memory_and_block_no_gateway() {
     assert!(status["tunnels"]["retries_sent"].as_u64().unwrap() > 1_000);
     assert!(most - before < MEMORY_MAX, "{} KiB more", (most - before) >> 10);
     assert!(cloud.events("alarm").len() < 200, "strangers' events are bounded");
+}
+
+#[test]
+fn one_address_holds_a_quarter_of_the_handshakes_over_tcp() {
+    polyrail_relay::raise_descriptor_limit();
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    let authority = Authority::create(dir, "Test", false).unwrap();
+    issue(&authority, dir, "c", NodeRole::Cloud);
+    let (identity, _) = issue(&authority, dir, "train-7", NodeRole::Gateway);
+    let cloud = Cloud::start(dir, "", "");
+    let flood = Flood::tcp(cloud.address, &[[127, 0, 0, 2]]);
+    let half_open = || cloud.ask("GET /v1/status", "").1["tunnels"]["half_open"].as_u64().unwrap();
+    let (mut most, mut slowest) = (0, Duration::ZERO);
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(3) {
+        std::thread::sleep(Duration::from_millis(200));
+        most = most.max(half_open());
+    }
+    for _ in 0..10 {
+        slowest = slowest.max(get_in(&identity, cloud.address, false));
+        most = most.max(half_open());
+    }
+    println!("{} connections: at most {most} half-open, in after {slowest:?}", flood.end());
+    assert!((200..=256).contains(&most), "{most} half-open");
+    assert!(slowest < Duration::from_secs(1), "{slowest:?}");
 }
 
 #[test]

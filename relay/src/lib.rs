@@ -26,6 +26,7 @@ mod event;
 #[path = "../../tunnel/tests/common/fake.rs"]
 mod fake;
 mod foresight;
+mod handshakes;
 mod leg;
 mod limits;
 mod log_limit;

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use mio::net::TcpStream;
@@ -138,6 +139,12 @@ impl Relay {
     /// The tunnel of a mode with the oldest unfinished handshake.
     pub fn oldest_handshake(&self, mode: TunnelMode) -> Option<TunnelKey> {
         self.tunnels.oldest_handshake(mode)
+    }
+
+    /// The number of unfinished handshakes of a mode with an address (of IPv6 its /64), and the
+    /// oldest of them.
+    pub fn handshakes_of(&self, mode: TunnelMode, address: IpAddr) -> (usize, Option<TunnelKey>) {
+        self.tunnels.handshakes_of(mode, address)
     }
 
     /// Drops a tunnel if its handshake is unfinished, and closes it gracefully otherwise;

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::net::IpAddr;
 use std::time::Instant;
 
 use mio::{Registry, Token};
@@ -11,6 +12,7 @@ use polyrail_model::{TunnelMode, Unit};
 use polyrail_session::{Endpoint, Outlet, TunnelKey};
 use polyrail_tunnel::{CloseReason, Early, Established, Tunnel, TunnelEvent};
 
+use crate::handshakes::Handshakes;
 use crate::slot::{SAMPLE_EVERY, Slot, Stage};
 use crate::{Label, RelayEvent, TunnelView};
 
@@ -33,8 +35,7 @@ pub(crate) struct Tunnels {
 #[derive(Debug, Default)]
 struct Counts {
     all: usize,
-    /// Oldest first.
-    handshaking: BTreeSet<usize>,
+    handshaking: Handshakes,
 }
 
 impl Tunnels {
@@ -51,7 +52,7 @@ impl Tunnels {
         let slot = Slot::new(tunnel, label);
         let counts = self.counts.entry(slot.mode).or_default();
         counts.all += 1;
-        counts.handshaking.insert(key);
+        counts.handshaking.begin(key, slot.address.map(|address| address.ip()));
         self.slots.insert(key, slot);
         self.touch(key);
         Ok(TunnelKey(key))
@@ -59,12 +60,23 @@ impl Tunnels {
 
     /// Tunnels of a mode in their handshake, including those in early data.
     pub(crate) fn handshaking(&self, mode: TunnelMode) -> usize {
-        self.counts.get(&mode).map_or(0, |counts| counts.handshaking.len())
+        self.counts.get(&mode).map_or(0, |counts| counts.handshaking.count())
     }
 
     /// The tunnel with the oldest unfinished handshake.
     pub(crate) fn oldest_handshake(&self, mode: TunnelMode) -> Option<TunnelKey> {
-        self.counts.get(&mode)?.handshaking.first().copied().map(TunnelKey)
+        self.counts.get(&mode)?.handshaking.oldest().map(TunnelKey)
+    }
+
+    /// The number of unfinished handshakes with the network of an address, and the oldest of them.
+    pub(crate) fn handshakes_of(
+        &self,
+        mode: TunnelMode,
+        address: IpAddr,
+    ) -> (usize, Option<TunnelKey>) {
+        let Some(counts) = self.counts.get(&mode) else { return (0, None) };
+        let (count, oldest) = counts.handshaking.of(address);
+        (count, oldest.map(TunnelKey))
     }
 
     pub(crate) fn of_mode(&self, mode: TunnelMode) -> usize {
@@ -312,7 +324,7 @@ impl Tunnels {
             endpoint.tunnel_up(now, tunnel, slot.info(&up.peer, Some(up.exporter)));
         }
         if let Some(counts) = self.counts.get_mut(&slot.mode) {
-            counts.handshaking.remove(&key);
+            counts.handshaking.end(key);
         }
         self.measure(now, key, endpoint);
         self.events.push(RelayEvent::TunnelUp { tunnel, established: up });
@@ -342,7 +354,7 @@ impl Tunnels {
         if stage.is_handshaking()
             && let Some(counts) = self.counts.get_mut(&mode)
         {
-            counts.handshaking.remove(&key);
+            counts.handshaking.end(key);
         }
     }
 

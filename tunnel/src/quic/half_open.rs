@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use crate::network;
+
 /// The handshakes in progress by the number of their connection; numbers rise with time.
 #[derive(Debug, Default)]
 pub(super) struct HalfOpens(BTreeMap<u64, Entry>);
@@ -42,18 +44,6 @@ impl HalfOpens {
     pub(super) fn oldest(&self, now: Instant) -> Option<u64> {
         let (connection, entry) = self.0.first_key_value()?;
         (now.saturating_duration_since(entry.since) >= GRACE).then_some(*connection)
-    }
-}
-
-/// The address itself, of IPv6 its /64: one host can use all addresses of it.
-fn network(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(ip) => {
-            let mut octets = ip.octets();
-            octets[8..].fill(0);
-            IpAddr::from(octets)
-        }
-        ip => ip,
     }
 }
 
