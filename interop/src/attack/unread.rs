@@ -2,13 +2,12 @@
 
 use std::io::Write;
 use std::net::TcpStream;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::probe::{Way, connect};
 use super::{ATTACKER, OTHERS, add_passengers, address, links};
 use crate::addresses::{Family, SERVER, WEB_PORT};
+use crate::bench::stalled::{connect_from, wait_until_quiet};
 use crate::bench::{Effort, in_world};
 use crate::report::{Goal, Report, median};
 use crate::usage;
@@ -44,7 +43,7 @@ fn measure(world: &mut World, pairs: usize, readers: usize) -> Result<Vec<[Measu
     for pair in 0..pairs {
         let quiet = download(world, &file)?;
         let unread = request(world, &large, readers)?;
-        std::thread::sleep(SETTLE);
+        wait_until_quiet(world)?;
         let next = download(world, &file)?;
         drop(unread);
         println!(
@@ -52,7 +51,7 @@ fn measure(world: &mut World, pairs: usize, readers: usize) -> Result<Vec<[Measu
             quiet.rate, next.rate, quiet.cpu, next.cpu
         );
         measured.push([quiet, next]);
-        std::thread::sleep(SETTLE);
+        wait_until_quiet(world)?;
     }
     Ok(measured)
 }
@@ -70,12 +69,9 @@ fn request(world: &World, file: &WebFile, readers: usize) -> Result<Vec<TcpStrea
     let request = format!("GET /{} HTTP/1.1\r\nHost: unread\r\n\r\n", file.name);
     let to = SERVER.at(Family::V4, WEB_PORT);
     let one = |_| -> Result<TcpStream> {
-        let mut stream = connect(Way::From(address(ATTACKER)), to)?;
+        let mut stream = connect_from(address(ATTACKER), to)?;
         stream.write_all(request.as_bytes())?;
         Ok(stream)
     };
     world.lab.passenger.run(|| (0..readers).map(one).collect::<Result<_>>())?.context("unread")
 }
-
-/// How long the unread downloads fill their windows.
-const SETTLE: Duration = Duration::from_secs(5);

@@ -6,7 +6,7 @@ mod footprint;
 mod idle;
 mod latency;
 mod restart;
-mod stalled;
+pub(crate) mod stalled;
 pub(crate) mod throughput;
 
 use std::hash::{BuildHasher, RandomState};

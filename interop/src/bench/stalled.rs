@@ -65,8 +65,8 @@ fn shares(world: &mut World, pairs: usize, user: u8) -> Result<Vec<f64>> {
     Ok(shares)
 }
 
-/// Waits until the stalled readers receive no more.
-fn wait_until_quiet(world: &World) -> Result<()> {
+/// Waits until the carriers carry no more, because stalled readers receive no more.
+pub(crate) fn wait_until_quiet(world: &World) -> Result<()> {
     let started = Instant::now();
     let mut last: u64 = world.carried()?.iter().sum();
     loop {
@@ -103,7 +103,8 @@ fn stall(world: &World, file: &WebFile) -> Result<Vec<TcpStream>> {
     world.lab.passenger.run(connect)?.context("stalled readers")
 }
 
-fn connect_from(from: IpAddr, to: SocketAddr) -> Result<TcpStream> {
+/// A connection with a small receive buffer.
+pub(crate) fn connect_from(from: IpAddr, to: SocketAddr) -> Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
     // A small buffer, so that the kernel hides little of the stall.
     socket.set_recv_buffer_size(8192)?;
