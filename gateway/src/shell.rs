@@ -254,7 +254,9 @@ impl Gateway {
             Event::Closed { flow } => {
                 self.on_flow_closed(now, relay, flow, ResetReason::PeerReset);
             }
-            Event::PathReport { tunnel, report } => self.carriers.on_report(now, tunnel, report),
+            Event::PathReport { tunnel, report } => {
+                self.carriers.on_report(now, relay, tunnel, report);
+            }
             Event::Alarm { text } => {
                 tracing::warn!("{text}");
                 self.daemon.publish(AdminEvent::Alarm { message: text, path: None });
