@@ -282,9 +282,9 @@ fn read(relay: &Relay, key: TunnelKey) -> Option<Reading> {
 }
 
 /// Whether a stalled TLS path looks as if the link dropped long packets only. Full segments of ours
-/// are in flight, or TCP has no timeout: then the cloud's kernel acknowledges our short segments, and
-/// the session's answer may wait behind the cloud's own full segments. The beginning of a blackout
-/// looks the same; short segments do little harm.
+/// are in flight, or TCP has no timeout: then the cloud's kernel acknowledges our short segments,
+/// and the session's answer may wait behind the cloud's own full segments. The beginning of a
+/// blackout looks the same; short segments do little harm.
 fn drops_long_packets(sample: &LinkSample) -> bool {
     sample.timeouts == 0 || sample.in_flight.0 > u64::from(SEGMENT_SHORT)
 }

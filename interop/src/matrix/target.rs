@@ -61,8 +61,8 @@ pub enum Class {
     First,
     /// The connection is dead without notice, and the carrier works.
     Change,
-    /// Long packets vanish, and TLS has to find out: short packets that still pass may end its first
-    /// restart early.
+    /// Long packets vanish, and TLS has to find out. Short packets that still pass may end its
+    /// first restart early.
     BlackHole,
     /// UDP fails in mid-transfer, and TLS takes over.
     Fallback,
