@@ -181,7 +181,10 @@ mod tests {
             events.extend(gateway.turn());
         }
         assert!(cloud.relay.endpoint_ref().status().sessions.is_empty(), "it does not linger");
-        let is_reset = |event: &RelayEvent| matches!(event, RelayEvent::Session(Event::Reset { flow: gone, .. }) if *gone == flow);
-        assert!(events.iter().any(is_reset), "{events:?}");
+        let reset = |event: &RelayEvent| match event {
+            RelayEvent::Session(Event::Reset { flow, .. }) => Some(*flow),
+            _ => None,
+        };
+        assert_eq!(events.iter().find_map(reset), Some(flow), "{events:?}");
     }
 }

@@ -123,6 +123,7 @@ pub fn linkdb_probe(
     })
 }
 
-/// The beginnings of the names of threads without which a daemon does not serve users, besides the main thread.
+/// Prefixes of the names of threads without which a daemon does not serve users; the main thread is
+/// another one.
 const VITAL: [&str; 2] = ["interception", "resolve-"];
 const DAY: Duration = Duration::from_secs(86_400);

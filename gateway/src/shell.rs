@@ -281,7 +281,9 @@ impl Gateway {
                 self.on_flow_closed(now, relay, flow, ResetReason::PeerReset);
             }
             Event::PeerGoing { reason, .. } => tracing::info!(reason, "the cloud is going away"),
-            Event::PathReport { tunnel, report } => self.carriers.on_report(now, tunnel, report),
+            Event::PathReport { tunnel, report } => {
+                self.carriers.on_report(now, relay, tunnel, report);
+            }
             Event::Alarm { text, .. } => {
                 tracing::warn!("{text}");
                 self.daemon.publish(AdminEvent::Alarm { message: text, path: None });

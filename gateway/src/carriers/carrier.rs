@@ -118,9 +118,8 @@ impl Carrier {
         self.policy.on_closed(now, id, &ending(reason));
     }
 
-    /// One of its paths stalled.
-    pub(super) fn on_stall(&mut self, now: Instant, relay: &Relay, id: AttemptId, key: TunnelKey) {
-        self.policy.set_stalled(id, true);
+    /// One of its paths stalled in either direction: looks for a link that drops long packets.
+    pub(super) fn on_stall(&mut self, now: Instant, relay: &Relay, key: TunnelKey) {
         let Some(view) = relay.tunnel(key).filter(|view| view.mode == TunnelMode::Tls) else {
             return;
         };
@@ -283,11 +282,11 @@ fn read(relay: &Relay, key: TunnelKey) -> Option<Reading> {
 }
 
 /// Whether a stalled TLS path looks as if the link dropped long packets only. Full segments of ours
-/// are in flight, or none: then the cloud's kernel has acknowledged all our data, but the session's
-/// answer waits behind the cloud's own full segments.
+/// are in flight, or TCP has no timeout: then the cloud's kernel acknowledges our short segments,
+/// and the session's answer may wait behind the cloud's own full segments. The beginning of a
+/// blackout looks the same; short segments do little harm.
 fn drops_long_packets(sample: &LinkSample) -> bool {
-    let in_flight = sample.in_flight.0;
-    in_flight == 0 || in_flight > u64::from(SEGMENT_SHORT)
+    sample.timeouts == 0 || sample.in_flight.0 > u64::from(SEGMENT_SHORT)
 }
 
 fn ending(reason: &CloseReason) -> Ending {
@@ -342,7 +341,37 @@ const ANSWER_MAX: Duration = Duration::from_secs(6);
 
 #[cfg(test)]
 mod tests {
+    use polyrail_model::Bytes;
+
     use super::*;
+
+    #[test]
+    fn stall_without_timeouts_or_with_full_segments_in_flight_is_suspicious() {
+        let at = Instant::now();
+        let sample = |timeouts, in_flight| LinkSample {
+            at,
+            srtt: Duration::from_millis(40),
+            rtt_min: Duration::from_millis(40),
+            rtt_var: Duration::ZERO,
+            window: Bytes(14_480),
+            in_flight: Bytes(in_flight),
+            unsent: Bytes::ZERO,
+            delivery_rate: None,
+            application_limited: false,
+            sent_packets: 1,
+            lost_packets: 0,
+            timeouts,
+            acked: Bytes::ZERO,
+        };
+        for (timeouts, in_flight, suspicious, why) in [
+            (0, 0, true, "the cloud's kernel has acknowledged everything"),
+            (0, 60, true, "a short segment was sent a moment ago"),
+            (2, 60, false, "short segments do not pass either"),
+            (2, 1_448, true, "a full segment is in flight"),
+        ] {
+            assert_eq!(drops_long_packets(&sample(timeouts, in_flight)), suspicious, "{why}");
+        }
+    }
 
     #[test]
     fn only_a_refusal_counts_as_refused() {

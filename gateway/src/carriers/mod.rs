@@ -143,11 +143,20 @@ impl Carriers {
     }
 
     /// Handles the cloud's report about a path.
-    pub(crate) fn on_report(&mut self, now: Instant, tunnel: TunnelKey, report: PathReport) {
+    pub(crate) fn on_report(
+        &mut self,
+        now: Instant,
+        relay: &Relay,
+        tunnel: TunnelKey,
+        report: PathReport,
+    ) {
         let Some((carrier, id)) = self.of(tunnel) else { return };
         tracing::debug!(carrier = carrier.name(), ?report, "the cloud reports on a path");
         match report {
-            PathReport::Stalled => carrier.policy.on_peer_stall(now, id),
+            PathReport::Stalled => {
+                carrier.on_stall(now, relay, tunnel);
+                carrier.policy.on_peer_stall(now, id);
+            }
             PathReport::Policed { rate } => carrier.policy.on_policed(now, id, rate),
         }
     }
@@ -155,7 +164,8 @@ impl Carriers {
     /// The session reports that a path stalled.
     pub(crate) fn on_stall(&mut self, now: Instant, relay: &Relay, tunnel: TunnelKey) {
         if let Some((carrier, id)) = self.of(tunnel) {
-            carrier.on_stall(now, relay, id, tunnel);
+            carrier.policy.set_stalled(id, true);
+            carrier.on_stall(now, relay, tunnel);
         }
     }
 

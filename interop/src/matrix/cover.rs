@@ -25,7 +25,7 @@ pub fn cover() -> Vec<Row> {
 
 type Covered = (GatewayMode, CloudMode, Family, &'static [Fault]);
 
-const ROWS: [Covered; 24] = [
+const ROWS: [Covered; 25] = [
     (Tls, CloudMode::Tls, V6, &[AddressChange, BlackoutDrop(8), BlackoutHold(8)]),
     (Tls, CloudMode::Tls, V4, &[RandomLoss, BlackoutHold(3), LossBursts]),
     (Tls, CloudMode::Tls, V6, &[BlackoutDrop(1), BlackoutHold(1), None]),
@@ -50,6 +50,7 @@ const ROWS: [Covered; 24] = [
     (Mixed, CloudMode::Auto, V6, &[None, RandomLoss, BlackoutHold(1)]),
     (Mixed, CloudMode::Quic, V4, &[AddressChange, Reorder, Mtu1280Silent]),
     (Auto, CloudMode::Auto, V6, &[UdpBlockedAtStart, UdpBlocked, UdpPoliced]),
+    (Tls, CloudMode::Tls, V4, &[None, Mtu1280Silent]),
 ];
 
 #[cfg(test)]

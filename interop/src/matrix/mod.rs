@@ -203,6 +203,7 @@ impl Fault {
             | Fault::AddressChange
             | Fault::InterfaceRemoved
             | Fault::LossBursts => back(Class::Return),
+            Fault::Mtu1280Silent if !ways.quic => back(Class::BlackHole),
             Fault::NatRebinding | Fault::Mtu1280 | Fault::Mtu1280Silent => back(Class::Change),
         })
     }

@@ -43,6 +43,8 @@ const TRICKLE_MS: u32 = 1500;
 /// The target of [`Class::Change`].
 const CHANGE_MS: u32 =
     LAST_PROGRESS_MS + DETECTION_MS + ATTEMPT_MS + ROUND_TRIPS * ROUND_TRIP_MS + MARGIN_MS;
+/// Restarts of a TLS path after long packets began to vanish.
+const RESTARTS: u32 = 2;
 /// A guest's processor is slow.
 const GUEST_FACTOR: u32 = 2;
 
@@ -59,6 +61,9 @@ pub enum Class {
     First,
     /// The connection is dead without notice, and the carrier works.
     Change,
+    /// Long packets vanish, and TLS has to find out. Short packets that still pass may end its
+    /// first restart early.
+    BlackHole,
     /// UDP fails in mid-transfer, and TLS takes over.
     Fallback,
     /// UDP never works, and TLS connects.
@@ -72,12 +77,13 @@ pub enum Class {
 }
 
 /// The target of each class, milliseconds.
-pub const TARGETS: [(Class, u32); 10] = [
+pub const TARGETS: [(Class, u32); 11] = [
     (Class::Steady, ROUND_TRIPS * ROUND_TRIP_MS + MARGIN_MS),
     (Class::Return, ATTEMPT_MS + ROUND_TRIPS * ROUND_TRIP_MS + MARGIN_MS),
     (Class::ReturnWithQueue, QUEUE_MS + ATTEMPT_MS + ROUND_TRIPS * ROUND_TRIP_MS + MARGIN_MS),
     (Class::First, FIRST_ATTEMPT_MS + ROUND_TRIPS * ROUND_TRIP_MS + MARGIN_MS),
     (Class::Change, CHANGE_MS),
+    (Class::BlackHole, CHANGE_MS * RESTARTS),
     (
         Class::Fallback,
         LAST_PROGRESS_MS + DETECTION_MS + TLS_JOINS_MS + ROUND_TRIPS * ROUND_TRIP_MS + MARGIN_MS,
@@ -97,6 +103,7 @@ impl Class {
             Class::ReturnWithQueue => "return with queue",
             Class::First => "first",
             Class::Change => "change",
+            Class::BlackHole => "black hole",
             Class::Fallback => "fallback",
             Class::FallbackAtStart => "fallback at start",
             Class::Demotion => "demotion",

@@ -164,9 +164,9 @@ impl Meter {
 /// Detects that packets of full size do not pass any more, while shorter ones do (a black hole,
 /// RFC 8899 4.3).
 ///
-/// It compares the bytes lost and acknowledged since the first of the recent losses: in a black hole
-/// nearly all lost packets have the full size, and little is acknowledged. Timeouts alone do not
-/// show it, because short packets pass and reset their count.
+/// It compares the bytes lost and acknowledged since the first of the recent losses: in a black
+/// hole nearly all lost packets have the full size, and little is acknowledged. Timeouts alone do
+/// not show it, because short packets pass and reset their count.
 #[derive(Debug)]
 pub(super) struct SizeWatch {
     /// The longest datagram that passes.
