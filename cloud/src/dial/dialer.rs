@@ -155,7 +155,7 @@ impl<K: Copy + Ord> Dialer<K> {
     /// The descriptors that the dials may occupy: the open sockets, and one more for each dial,
     /// which may start another attempt.
     pub fn descriptors(&self) -> usize {
-        self.sockets.len() + self.dials.len()
+        self.sockets.len() + self.dials.len() + self.resolver.in_progress()
     }
 
     /// Whether no dial is under way.
@@ -340,7 +340,10 @@ impl<K: Copy + Ord> Dialer<K> {
         self.arm(key, None);
         let dial = self.dials.remove(&key)?;
         match dial.stage {
-            Stage::Resolving(query) => drop(self.queries.remove(&query)),
+            Stage::Resolving(query) => {
+                self.queries.remove(&query);
+                self.resolver.cancel(query);
+            }
             Stage::Racing(_, slots) => {
                 for (_, slot) in slots {
                     self.close(slot);

@@ -1,28 +1,8 @@
-//! The pool with a resolver of the test's own, and once with the system's.
+//! The resolver with lookups of the test's own, and once with the system's.
 
-use std::sync::Condvar;
 use std::time::Duration;
 
 use super::*;
-
-/// Lookups that wait until the test opens the gate.
-#[derive(Default)]
-struct Gate {
-    open: Mutex<bool>,
-    changed: Condvar,
-}
-
-impl Gate {
-    fn wait(&self) {
-        let open = self.open.lock().unwrap();
-        drop(self.changed.wait_while(open, |open| !*open).unwrap());
-    }
-
-    fn open(&self) {
-        *self.open.lock().unwrap() = true;
-        self.changed.notify_all();
-    }
-}
 
 struct Bench {
     poll: mio::Poll,
@@ -30,10 +10,13 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(lookup: impl Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync + 'static) -> Self {
+    fn new<F>(lookup: impl Fn(HostName) -> F + Send + 'static) -> Self
+    where
+        F: Future<Output = Result<Vec<IpAddr>, ResolveError>> + Send + 'static,
+    {
         let poll = mio::Poll::new().unwrap();
         let waker = Arc::new(mio::Waker::new(poll.registry(), mio::Token(0)).unwrap());
-        Self { poll, resolver: Resolver::with_lookup(waker, Arc::new(lookup)).unwrap() }
+        Self { poll, resolver: Resolver::with_lookup(waker, lookup).unwrap() }
     }
 
     /// The next answer, found only through the waker; a lost wake-up fails the test.
@@ -46,6 +29,15 @@ impl Bench {
             self.poll.poll(&mut events, Some(Duration::from_secs(20))).unwrap();
         }
         self.resolver.poll().expect("woken without an answer")
+    }
+}
+
+/// Answers at once, except for names that begin with "silent".
+async fn some_silent(name: HostName) -> Result<Vec<IpAddr>, ResolveError> {
+    match name.as_str() {
+        silent if silent.starts_with("silent") => std::future::pending().await,
+        "one.example" => Ok(addresses(1)),
+        _ => Err(ResolveError::NotFound("no such name".into())),
     }
 }
 
@@ -65,10 +57,7 @@ fn addresses(count: u8) -> Vec<IpAddr> {
 
 #[test]
 fn answers_wake_the_poll() {
-    let mut bench = Bench::new(|name| match name {
-        "one.example" => Ok(addresses(1)),
-        _ => Err(io::Error::other("Name or service not known")),
-    });
+    let mut bench = Bench::new(some_silent);
     let good = bench.resolver.submit(name("one.example"), soon()).unwrap();
     let answer = bench.answer();
     assert_eq!((answer.query, answer.result), (good, Ok(addresses(1))));
@@ -98,60 +87,38 @@ fn keep(cap: u8) -> impl Fn(&IpAddr) -> bool {
 }
 
 #[test]
-fn full_queue_refuses_and_recovers() {
-    let gate = Arc::new(Gate::default());
-    let inner = Arc::clone(&gate);
-    let mut bench = Bench::new(move |_| {
-        inner.wait();
-        Ok(addresses(1))
-    });
-    // The threads take some from the queue at their own pace: only the bounds are certain.
-    let mut taken = 0;
-    let error = loop {
-        match bench.resolver.submit(name("slow.example"), soon()) {
-            Ok(_) => taken += 1,
-            Err(error) => break error,
-        }
-        assert!(taken <= QUEUE_MAX + THREADS, "the queue has no bound");
-    };
-    assert_eq!(error, ResolveError::Overload);
-    assert!(taken >= QUEUE_MAX);
-    gate.open();
-    for _ in 0..taken {
-        while bench.resolver.poll().is_none() {
-            std::thread::yield_now();
-        }
+fn silent_name_servers_delay_no_other_lookup() {
+    let mut bench = Bench::new(some_silent);
+    for _ in 1..LOOKUPS_MAX {
+        bench.resolver.submit(name("silent.example"), soon()).unwrap();
     }
-    bench.resolver.submit(name("slow.example"), soon()).unwrap();
-    assert_eq!(bench.answer().result, Ok(addresses(1)));
+    let query = bench.resolver.submit(name("one.example"), soon()).unwrap();
+    let answer = bench.answer();
+    assert_eq!((answer.query, answer.result), (query, Ok(addresses(1))));
 }
 
 #[test]
-fn expired_query_is_not_resolved() {
-    let (asked, log) = channel();
-    let asked = Mutex::new(asked);
-    let mut bench = Bench::new(move |name| {
-        asked.lock().unwrap().send(name.to_owned()).unwrap();
-        Ok(addresses(1))
-    });
-    bench.resolver.submit(name("stale.example"), Instant::now()).unwrap();
-    bench.resolver.submit(name("fresh.example"), soon()).unwrap();
-    bench.answer();
-    assert_eq!(log.try_iter().collect::<Vec<_>>(), ["fresh.example"]);
+fn lookups_are_bounded_and_cancelled_ones_leave_their_place() {
+    let mut bench = Bench::new(some_silent);
+    let submit = |bench: &mut Bench| bench.resolver.submit(name("silent.example"), soon());
+    let queries: Vec<QueryId> = (0..LOOKUPS_MAX).map(|_| submit(&mut bench).unwrap()).collect();
+    assert_eq!(submit(&mut bench), Err(ResolveError::Overload));
+    assert_eq!(bench.resolver.in_progress(), LOOKUPS_MAX);
+    bench.resolver.cancel(queries[7]);
+    bench.resolver.cancel(queries[7]);
+    let query = bench.resolver.submit(name("one.example"), soon()).unwrap();
+    assert_eq!(bench.answer().query, query);
 }
 
 #[test]
-fn temporary_and_permanent_errors_are_distinguished() {
-    let lookup = |text: &str| {
-        classify(&io::Error::other(format!("failed to lookup address information: {text}")))
-    };
-    assert_eq!(
-        lookup("Temporary failure in name resolution"),
-        ResolveError::Temporary("Temporary failure in name resolution".into())
-    );
-    for text in ["Name or service not known", "No address associated with hostname"] {
-        assert_eq!(lookup(text), ResolveError::NotFound(text.into()));
-    }
+fn lookup_ends_at_its_deadline() {
+    let mut bench = Bench::new(some_silent);
+    let deadline = Instant::now() + Duration::from_millis(20);
+    let query = bench.resolver.submit(name("silent.example"), deadline).unwrap();
+    let answer = bench.answer();
+    assert!(Instant::now() >= deadline && answer.query == query);
+    assert!(matches!(answer.result, Err(ResolveError::Temporary(_))), "{:?}", answer.result);
+    assert_eq!(bench.resolver.in_progress(), 0);
 }
 
 #[test]

@@ -73,7 +73,7 @@ fn every_failure_names_its_destination_and_its_reason() {
         ),
         (
             DialError::Name(ResolveError::Overload),
-            "more than 1024 names wait to be resolved",
+            "more than 4096 names are being resolved",
             "Overload",
         ),
     ];
