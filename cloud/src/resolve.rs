@@ -187,8 +187,7 @@ fn bounded(addresses: Vec<IpAddr>) -> Result<Vec<IpAddr>, ResolveError> {
     if kept.is_empty() { Err(ResolveError::NotFound("no addresses".into())) } else { Ok(kept) }
 }
 
-/// The maximum number of lookups in progress, those that nobody waits for included; further ones
-/// are refused. As many as dials.
-pub const LOOKUPS_MAX: usize = crate::dial::DIALS_MAX;
+/// The maximum number of lookups in progress; further ones are refused. At least as many as dials.
+pub const LOOKUPS_MAX: usize = 4_096;
 /// The maximum number of addresses of one family in an answer; further ones are dropped.
 pub const ADDRESSES_PER_FAMILY_MAX: usize = 8;

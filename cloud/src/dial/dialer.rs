@@ -376,3 +376,4 @@ fn established(stream: &TcpStream) -> io::Result<bool> {
 
 /// The maximum number of pending dials; further ones fail with [`DialError::Overload`].
 pub const DIALS_MAX: usize = 4096;
+const _: () = assert!(DIALS_MAX <= crate::resolve::LOOKUPS_MAX, "every dial may look up a name");
