@@ -38,7 +38,7 @@ pub(crate) struct Listeners {
     unregistered: Unregistered,
 }
 
-/// The log of connections that cannot be registered with epoll.
+/// The log of connections that epoll refused.
 #[derive(Default)]
 struct Unregistered(LogLimiter);
 

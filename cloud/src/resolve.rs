@@ -1,21 +1,32 @@
 //! Resolves names outside the event loop.
 //!
-//! The system's resolver (`getaddrinfo`, so `/etc/hosts` and `/etc/resolv.conf` count) blocks; a
-//! small pool of threads calls it, and answers come back through a channel and a [`mio::Waker`].
-//! The caller enforces a query's deadline, and shares the threads among users.
+//! One thread with an asynchronous resolver (`hickory-resolver`, which reads `/etc/resolv.conf` and
+//! `/etc/hosts`) carries out all lookups at once, so name servers that do not answer delay no other
+//! lookup. Answers return through a channel and a [`mio::Waker`].
 //!
-//! Invariants: every query gets one answer; the addresses are in the system's order
-//! (RFC 6724) and not yet checked against the access list.
+//! The resolver has no queue: each lookup begins at once, and the caller shares the lookups among
+//! users. A lookup ends with its answer, at its deadline, or when the caller cancels it.
+//!
+//! Invariants: a query has at most one answer, and a cancelled one none; the addresses are not yet
+//! checked against the access list.
 
+mod names;
 #[cfg(test)]
 mod tests;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::{IpAddr, ToSocketAddrs};
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Instant;
 
 use polyrail_model::HostName;
+use tokio::runtime::Builder;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use names::Names;
 
 /// A query, numbered in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,98 +51,128 @@ pub enum ResolveError {
     /// The name servers did not answer; a later attempt may succeed.
     #[error("the name servers do not answer ({0}): check /etc/resolv.conf of the cloud")]
     Temporary(String),
-    /// Too many queries are waiting.
-    #[error("more than {QUEUE_MAX} names wait to be resolved")]
+    /// Too many lookups are in progress.
+    #[error("more than {LOOKUPS_MAX} names are being resolved")]
     Overload,
 }
 
-/// The pool of threads.
+/// The caller's end of the thread.
 pub struct Resolver {
-    jobs: SyncSender<Job>,
+    jobs: mpsc::Sender<Job>,
     answers: Receiver<Resolution>,
+    /// Queries without an answer.
+    open: BTreeSet<QueryId>,
     next: u64,
 }
 
-/// The lookup of a name; the system's resolver outside tests.
-type Lookup = dyn Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync;
-
-struct Job {
-    query: QueryId,
-    name: HostName,
+enum Job {
+    Look { query: QueryId, name: HostName, deadline: Instant },
+    Cancel(QueryId),
 }
 
 impl Resolver {
-    /// Starts the threads. They end when the resolver is dropped and their last lookup returns.
+    /// Starts the thread. It ends when the resolver is dropped.
     ///
     /// # Errors
-    /// The system cannot start threads.
+    /// The system cannot start a thread.
     pub fn start(waker: Arc<mio::Waker>) -> io::Result<Self> {
-        Self::with_lookup(waker, Arc::new(system_lookup))
+        let names = Names::default();
+        Self::with_lookup(waker, move |name| names.lookup(name))
     }
 
-    pub(crate) fn with_lookup(waker: Arc<mio::Waker>, lookup: Arc<Lookup>) -> io::Result<Self> {
-        let (jobs, queue) = sync_channel(QUEUE_MAX);
+    pub(crate) fn with_lookup<F>(
+        waker: Arc<mio::Waker>,
+        lookup: impl Fn(HostName) -> F + Send + 'static,
+    ) -> io::Result<Self>
+    where
+        F: Future<Output = Result<Vec<IpAddr>, ResolveError>> + Send + 'static,
+    {
+        let (jobs, queue) = mpsc::channel(2 * LOOKUPS_MAX);
         let (done, answers) = channel();
-        let queue = Arc::new(Mutex::new(queue));
-        for i in 0..THREADS {
-            let worker = Worker {
-                queue: Arc::clone(&queue),
-                done: done.clone(),
-                waker: Arc::clone(&waker),
-                lookup: Arc::clone(&lookup),
-            };
-            std::thread::Builder::new()
-                .name(format!("resolve-{i}"))
-                .stack_size(STACK_BYTES)
-                .spawn(move || worker.run())?;
-        }
-        Ok(Self { jobs, answers, next: 0 })
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        std::thread::Builder::new()
+            .name("resolve".to_owned())
+            .spawn(move || runtime.block_on(serve(queue, &done, &waker, lookup)))?;
+        Ok(Self { jobs, answers, open: BTreeSet::new(), next: 0 })
     }
 
-    /// Queries the addresses of a name.
+    /// Queries the addresses of a name. After `deadline` there is no answer.
     ///
     /// # Errors
-    /// [`ResolveError::Overload`]: the queue is full.
-    pub fn submit(&mut self, name: HostName) -> Result<QueryId, ResolveError> {
+    /// [`ResolveError::Overload`]: too many lookups are in progress.
+    pub fn submit(&mut self, name: HostName, deadline: Instant) -> Result<QueryId, ResolveError> {
+        if self.open.len() >= LOOKUPS_MAX {
+            return Err(ResolveError::Overload);
+        }
         let query = QueryId(self.next);
-        self.jobs.try_send(Job { query, name }).map_err(|_| ResolveError::Overload)?;
+        let job = Job::Look { query, name, deadline };
+        self.jobs.try_send(job).map_err(|_| ResolveError::Overload)?;
         self.next += 1;
+        self.open.insert(query);
         Ok(query)
+    }
+
+    /// The caller does not want the answer any more.
+    pub fn cancel(&mut self, query: QueryId) {
+        if self.open.remove(&query) {
+            // If the thread is behind, the lookup ends at its deadline.
+            let _ = self.jobs.try_send(Job::Cancel(query));
+        }
+    }
+
+    /// The number of lookups in progress. Each has two sockets, one for each address family.
+    pub fn in_progress(&self) -> usize {
+        self.open.len()
     }
 
     /// The next answer; call until `None` after a wake-up.
     pub fn poll(&mut self) -> Option<Resolution> {
-        self.answers.try_recv().ok()
-    }
-}
-
-struct Worker {
-    queue: Arc<Mutex<Receiver<Job>>>,
-    done: Sender<Resolution>,
-    waker: Arc<mio::Waker>,
-    lookup: Arc<Lookup>,
-}
-
-impl Worker {
-    fn run(self) {
         loop {
-            // One thread waits for a job with the lock; the others wait for the lock. A poisoned
-            // lock is harmless, because the receiver has no partial state.
-            let job = self.queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
-            let Ok(Job { query, name }) = job else { return };
-            let result = match (self.lookup)(name.as_str()) {
-                Ok(addresses) => bounded(addresses),
-                Err(error) => Err(classify(&error)),
-            };
-            if self.done.send(Resolution { query, result }).is_err() || self.waker.wake().is_err() {
-                return;
+            let resolution = self.answers.try_recv().ok()?;
+            if self.open.remove(&resolution.query) {
+                return Some(resolution);
             }
         }
     }
 }
 
-fn system_lookup(name: &str) -> io::Result<Vec<IpAddr>> {
-    Ok((name, 0).to_socket_addrs()?.map(|address| address.ip()).collect())
+/// Carries out lookups until the caller is gone.
+async fn serve<F>(
+    mut queue: mpsc::Receiver<Job>,
+    done: &Sender<Resolution>,
+    waker: &mio::Waker,
+    lookup: impl Fn(HostName) -> F,
+) where
+    F: Future<Output = Result<Vec<IpAddr>, ResolveError>> + Send + 'static,
+{
+    let (mut tasks, mut running) = (JoinSet::new(), BTreeMap::new());
+    loop {
+        tokio::select! {
+            job = queue.recv() => match job {
+                Some(Job::Look { query, name, deadline }) => {
+                    let (deadline, answer) = (deadline.into(), lookup(name));
+                    let task = async move {
+                        (query, tokio::time::timeout_at(deadline, answer).await)
+                    };
+                    running.insert(query, tasks.spawn(task));
+                }
+                Some(Job::Cancel(query)) => {
+                    running.remove(&query).inspect(tokio::task::AbortHandle::abort);
+                }
+                None => return,
+            },
+            Some(ended) = tasks.join_next() => {
+                // A cancelled task has no answer.
+                let Ok((query, outcome)) = ended else { continue };
+                running.remove(&query);
+                let late = |_| Err(ResolveError::Temporary("no answer in time".to_owned()));
+                let result = outcome.unwrap_or_else(late).and_then(bounded);
+                if done.send(Resolution { query, result }).is_err() || waker.wake().is_err() {
+                    return;
+                }
+            }
+        }
+    }
 }
 
 /// At most [`ADDRESSES_PER_FAMILY_MAX`] of each family, in order, each once.
@@ -146,24 +187,7 @@ fn bounded(addresses: Vec<IpAddr>) -> Result<Vec<IpAddr>, ResolveError> {
     if kept.is_empty() { Err(ResolveError::NotFound("no addresses".into())) } else { Ok(kept) }
 }
 
-/// The standard library distinguishes errors of `getaddrinfo` only by their text.
-fn classify(error: &io::Error) -> ResolveError {
-    let full = error.to_string();
-    let text = full.strip_prefix("failed to lookup address information: ").unwrap_or(&full);
-    let temporary = ["Temporary failure", "Try again", "System error", "Memory allocation"];
-    if temporary.iter().any(|t| text.contains(t)) || error.raw_os_error().is_some() {
-        ResolveError::Temporary(text.to_owned())
-    } else {
-        ResolveError::NotFound(text.to_owned())
-    }
-}
-
-/// The maximum number of queued queries; further ones are refused. A caller that has at most
-/// [`THREADS`] queries without an answer meets no refusal.
-pub const QUEUE_MAX: usize = THREADS;
+/// The maximum number of lookups in progress; further ones are refused. At least as many as dials.
+pub const LOOKUPS_MAX: usize = 4_096;
 /// The maximum number of addresses of one family in an answer; further ones are dropped.
 pub const ADDRESSES_PER_FAMILY_MAX: usize = 8;
-/// The number of concurrent lookups.
-pub const THREADS: usize = 16;
-/// Stack of a thread; `getaddrinfo` needs up to about 100 KB.
-const STACK_BYTES: usize = 512 * 1024;

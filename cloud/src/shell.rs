@@ -151,7 +151,7 @@ impl Cloud {
             tracing::warn!("{warning}");
         }
         let listeners = Listeners::open(config, &daemon.identity, &congestion, registry)?;
-        let resolver = Resolver::start(waker).context("cannot start the resolver's threads")?;
+        let resolver = Resolver::start(waker).context("cannot start the resolver's thread")?;
         let dialing = dial_settings(config, daemon.settings.families);
         let access = access_list(config);
         let dialer = Dialer::new(dialing, access, resolver, registry.try_clone()?, DIALS);

@@ -79,8 +79,8 @@ impl Flood {
         })
     }
 
-    /// Over TCP from these addresses in turn: 3,000 connections that never say a whole word, 200 new
-    /// ones a second.
+    /// Over TCP from these addresses in turn: 3,000 connections that never say a whole word, 200
+    /// new ones a second.
     fn tcp(cloud: SocketAddr, sources: &'static [[u8; 4]]) -> Self {
         Self::start(move |stop, sent| {
             let mut held = VecDeque::new();

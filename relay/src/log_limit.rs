@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Permits [`LINES_BURST`] lines at once and one per second on average, so at most ten in any
+/// Permits nine lines at once and one per second on average, so at most ten in any
 /// second, and counts suppressed lines.
 #[derive(Debug, Default)]
 pub struct LogLimiter {

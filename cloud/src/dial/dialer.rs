@@ -1,13 +1,12 @@
 //! All pending dials in one mio loop: the resolver, the races and their sockets.
 //!
-//! `admission` decides which dial begins next, and which name is resolved next: a lookup blocks one
-//! of a few threads, so lookups have quotas of their own. `race` decides which address is tried
-//! next. The caller reports readiness of the dialer's tokens,
-//! wake-ups of the resolver's waker and timeouts, and then polls [`Dialer::poll_event`] until
-//! `None`.
+//! `admission` decides which dial begins next; a dial has at most one lookup, so the quotas of dials
+//! are those of lookups. `race` decides which address is tried next. The caller reports readiness of
+//! the dialer's tokens, wake-ups of the resolver's waker and timeouts, and then polls
+//! [`Dialer::poll_event`] until `None`.
 //!
 //! Invariants: a dial ends in exactly one event, unless it is cancelled; after that event no
-//! socket, query or timer of the dial is left, except a lookup that a thread has begun.
+//! socket, query or timer of the dial is left.
 
 #[cfg(test)]
 mod tests;
@@ -25,7 +24,7 @@ use slab::Slab;
 
 use super::{Admission, Attempt, DialError, Dialing, Quotas, Race, Step, candidates};
 use crate::access::AccessList;
-use crate::resolve::{QueryId, Resolver, THREADS};
+use crate::resolve::{QueryId, Resolver};
 
 /// The operator's settings for dials.
 #[derive(Clone, Copy, Debug)]
@@ -62,8 +61,6 @@ pub struct Dialer<K> {
     registry: Registry,
     tokens: Range<usize>,
     admission: Admission<K>,
-    /// The lookups, until a thread has answered.
-    lookups: Admission<K>,
     dials: BTreeMap<K, Dial>,
     queries: BTreeMap<QueryId, K>,
     sockets: Slab<Connecting<K>>,
@@ -85,9 +82,7 @@ struct Dial {
 enum Stage {
     /// It waits until [`Admission`] lets it begin.
     Waiting,
-    /// It waits for a thread.
-    Naming,
-    Resolving,
+    Resolving(QueryId),
     /// The race, and the slot of each attempt's socket.
     Racing(Box<Race>, Vec<(Attempt, usize)>),
 }
@@ -118,7 +113,6 @@ impl<K: Copy + Ord> Dialer<K> {
             registry,
             tokens,
             admission: Admission::new(quotas(&settings)),
-            lookups: Admission::new(LOOKUPS),
             dials: BTreeMap::new(),
             queries: BTreeMap::new(),
             sockets: Slab::new(),
@@ -154,15 +148,12 @@ impl<K: Copy + Ord> Dialer<K> {
         self.begin_waiting(now);
     }
 
-    /// Begins the dials that the quotas permit, and the lookups for which threads are free.
+    /// Begins the dials that the quotas permit.
     fn begin_waiting(&mut self, now: Instant) {
         while !self.held
             && let Some(key) = self.admission.next()
         {
             self.begin(now, key);
-        }
-        while let Some(key) = self.lookups.next() {
-            self.resolve(key);
         }
     }
 
@@ -174,29 +165,16 @@ impl<K: Copy + Ord> Dialer<K> {
                 let address = address.ip();
                 self.race(now, key, &[address]);
             }
-            Destination::Name(..) => {
-                dial.stage = Stage::Naming;
-                let dialing = dial.dialing;
-                self.arm(key, Some(now + self.settings.timeout));
-                if let Some(refused) = self.lookups.ask(key, dialing) {
-                    self.finish(refused, Err(DialError::Quota("it has the most names to look up")));
+            Destination::Name(name, _) => {
+                let deadline = now + self.settings.timeout;
+                match self.resolver.submit(name.clone(), deadline) {
+                    Ok(query) => {
+                        dial.stage = Stage::Resolving(query);
+                        self.queries.insert(query, key);
+                        self.arm(key, Some(deadline));
+                    }
+                    Err(error) => self.finish(key, Err(error.into())),
                 }
-            }
-        }
-    }
-
-    /// Passes a name to a free thread.
-    fn resolve(&mut self, key: K) {
-        let Some(dial) = self.dials.get_mut(&key) else { return self.lookups.end(key) };
-        let Destination::Name(name, _) = &dial.destination else { return self.lookups.end(key) };
-        match self.resolver.submit(name.clone()) {
-            Ok(query) => {
-                dial.stage = Stage::Resolving;
-                self.queries.insert(query, key);
-            }
-            Err(error) => {
-                self.lookups.end(key);
-                self.finish(key, Err(error.into()));
             }
         }
     }
@@ -227,7 +205,7 @@ impl<K: Copy + Ord> Dialer<K> {
     /// The descriptors that the dials may occupy: the open sockets, and one more for each dial
     /// under way, which may start another attempt.
     pub fn descriptors(&self) -> usize {
-        self.sockets.len() + self.admission.active()
+        self.sockets.len() + self.admission.active() + self.resolver.in_progress()
     }
 
     /// Whether there is no dial.
@@ -259,10 +237,6 @@ impl<K: Copy + Ord> Dialer<K> {
     pub fn on_wake(&mut self, now: Instant) {
         while let Some(answer) = self.resolver.poll() {
             let Some(key) = self.queries.remove(&answer.query) else { continue };
-            self.lookups.end(key);
-            if !self.dials.contains_key(&key) {
-                continue;
-            }
             match answer.result {
                 Ok(addresses) => self.race(now, key, &addresses),
                 Err(error) => self.finish(key, Err(error.into())),
@@ -278,10 +252,10 @@ impl<K: Copy + Ord> Dialer<K> {
         {
             match self.dials.get(&key).map(|dial| &dial.stage) {
                 Some(Stage::Racing(..)) => self.with_race(now, key, |race| race.on_timeout(now)),
-                Some(Stage::Resolving) => {
+                Some(Stage::Resolving(_)) => {
                     self.finish(key, Err(DialError::TimedOut(self.settings.timeout)));
                 }
-                Some(Stage::Waiting | Stage::Naming) => self.refuse_waiting(key),
+                Some(Stage::Waiting) => self.refuse_waiting(key),
                 None => drop(self.timers.pop_first()),
             }
             // A dial whose wait is over now, too, may take the place.
@@ -292,16 +266,9 @@ impl<K: Copy + Ord> Dialer<K> {
     /// A dial has waited for too long.
     fn refuse_waiting(&mut self, key: K) {
         let Some(dial) = self.dials.get(&key) else { return };
-        let waits_for_name = matches!(dial.stage, Stage::Naming);
-        let (active, max) = match waits_for_name {
-            true => (self.lookups.of_user(dial.dialing).0, LOOKUPS.user),
-            false => (self.admission.of_user(dial.dialing).0, self.settings.user_max),
-        };
-        let error = match (active >= max, waits_for_name) {
-            (true, true) => DialError::Quota("its names were not resolved in time"),
-            (true, false) => DialError::Quota("its dials did not end in time"),
-            (false, true) => DialError::Overload("too many names to look up".into()),
-            (false, false) => DialError::Overload("too many dials of other users".into()),
+        let error = match self.admission.of_user(dial.dialing).0 >= self.settings.user_max {
+            true => DialError::Quota("its dials did not end in time"),
+            false => DialError::Overload("too many dials of other users".into()),
         };
         self.finish(key, Err(error));
     }
@@ -412,14 +379,17 @@ impl<K: Copy + Ord> Dialer<K> {
         }
     }
 
-    /// Drops all state of a dial. A lookup that a thread has begun counts until its answer.
+    /// Drops all state of a dial.
     fn forget(&mut self, key: K) -> Option<Dial> {
         self.arm(key, None);
         let mut dial = self.dials.remove(&key)?;
         self.admission.end(key);
         match &mut dial.stage {
-            Stage::Waiting | Stage::Resolving => {}
-            Stage::Naming => self.lookups.end(key),
+            Stage::Waiting => {}
+            Stage::Resolving(query) => {
+                self.queries.remove(query);
+                self.resolver.cancel(*query);
+            }
             Stage::Racing(_, slots) => {
                 for (_, slot) in std::mem::take(slots) {
                     self.close(slot);
@@ -467,12 +437,4 @@ pub const DIALS_MAX: usize = 4096;
 pub const SESSION_WAITING_MAX: usize = 4096;
 /// The maximum number of waiting dials in total; beyond, the heaviest session pays.
 pub const WAITING_MAX: usize = 4 * SESSION_WAITING_MAX;
-/// A thread per lookup, because a lookup blocks until its name server answers or times out. A
-/// session has half of them, a user a quarter.
-const LOOKUPS: Quotas = Quotas {
-    user: THREADS / 4,
-    session: THREADS / 2,
-    total: THREADS,
-    session_waiting: 512,
-    total_waiting: 2048,
-};
+const _: () = assert!(DIALS_MAX <= crate::resolve::LOOKUPS_MAX, "every dial may look up a name");

@@ -1,28 +1,8 @@
-//! The pool with a resolver of the test's own, and once with the system's.
+//! The resolver with lookups of the test's own, and once with the system's.
 
-use std::sync::Condvar;
 use std::time::Duration;
 
 use super::*;
-
-/// Lookups that wait until the test opens the gate.
-#[derive(Default)]
-struct Gate {
-    open: Mutex<bool>,
-    changed: Condvar,
-}
-
-impl Gate {
-    fn wait(&self) {
-        let open = self.open.lock().unwrap();
-        drop(self.changed.wait_while(open, |open| !*open).unwrap());
-    }
-
-    fn open(&self) {
-        *self.open.lock().unwrap() = true;
-        self.changed.notify_all();
-    }
-}
 
 struct Bench {
     poll: mio::Poll,
@@ -30,10 +10,13 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(lookup: impl Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync + 'static) -> Self {
+    fn new<F>(lookup: impl Fn(HostName) -> F + Send + 'static) -> Self
+    where
+        F: Future<Output = Result<Vec<IpAddr>, ResolveError>> + Send + 'static,
+    {
         let poll = mio::Poll::new().unwrap();
         let waker = Arc::new(mio::Waker::new(poll.registry(), mio::Token(0)).unwrap());
-        Self { poll, resolver: Resolver::with_lookup(waker, Arc::new(lookup)).unwrap() }
+        Self { poll, resolver: Resolver::with_lookup(waker, lookup).unwrap() }
     }
 
     /// The next answer, found only through the waker; a lost wake-up fails the test.
@@ -49,8 +32,21 @@ impl Bench {
     }
 }
 
+/// Answers at once, except for names that begin with "silent".
+async fn some_silent(name: HostName) -> Result<Vec<IpAddr>, ResolveError> {
+    match name.as_str() {
+        silent if silent.starts_with("silent") => std::future::pending().await,
+        "one.example" => Ok(addresses(1)),
+        _ => Err(ResolveError::NotFound("no such name".into())),
+    }
+}
+
 fn name(text: &str) -> HostName {
     HostName::new(text).unwrap()
+}
+
+fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(20)
 }
 
 fn addresses(count: u8) -> Vec<IpAddr> {
@@ -61,14 +57,11 @@ fn addresses(count: u8) -> Vec<IpAddr> {
 
 #[test]
 fn answers_wake_the_poll() {
-    let mut bench = Bench::new(|name| match name {
-        "one.example" => Ok(addresses(1)),
-        _ => Err(io::Error::other("Name or service not known")),
-    });
-    let good = bench.resolver.submit(name("one.example")).unwrap();
+    let mut bench = Bench::new(some_silent);
+    let good = bench.resolver.submit(name("one.example"), soon()).unwrap();
     let answer = bench.answer();
     assert_eq!((answer.query, answer.result), (good, Ok(addresses(1))));
-    let bad = bench.resolver.submit(name("two.example")).unwrap();
+    let bad = bench.resolver.submit(name("two.example"), soon()).unwrap();
     let answer = bench.answer();
     assert_eq!(answer.query, bad);
     assert!(matches!(answer.result, Err(ResolveError::NotFound(_))), "{:?}", answer.result);
@@ -94,46 +87,38 @@ fn keep(cap: u8) -> impl Fn(&IpAddr) -> bool {
 }
 
 #[test]
-fn full_queue_refuses_and_recovers() {
-    let gate = Arc::new(Gate::default());
-    let inner = Arc::clone(&gate);
-    let mut bench = Bench::new(move |_| {
-        inner.wait();
-        Ok(addresses(1))
-    });
-    // The threads take some from the queue at their own pace: only the bounds are certain.
-    let mut taken = 0;
-    let error = loop {
-        match bench.resolver.submit(name("slow.example")) {
-            Ok(_) => taken += 1,
-            Err(error) => break error,
-        }
-        assert!(taken <= QUEUE_MAX + THREADS, "the queue has no bound");
-    };
-    assert_eq!(error, ResolveError::Overload);
-    assert!(taken >= QUEUE_MAX);
-    gate.open();
-    for _ in 0..taken {
-        while bench.resolver.poll().is_none() {
-            std::thread::yield_now();
-        }
+fn silent_name_servers_delay_no_other_lookup() {
+    let mut bench = Bench::new(some_silent);
+    for _ in 1..LOOKUPS_MAX {
+        bench.resolver.submit(name("silent.example"), soon()).unwrap();
     }
-    bench.resolver.submit(name("slow.example")).unwrap();
-    assert_eq!(bench.answer().result, Ok(addresses(1)));
+    let query = bench.resolver.submit(name("one.example"), soon()).unwrap();
+    let answer = bench.answer();
+    assert_eq!((answer.query, answer.result), (query, Ok(addresses(1))));
 }
 
 #[test]
-fn temporary_and_permanent_errors_are_distinguished() {
-    let lookup = |text: &str| {
-        classify(&io::Error::other(format!("failed to lookup address information: {text}")))
-    };
-    assert_eq!(
-        lookup("Temporary failure in name resolution"),
-        ResolveError::Temporary("Temporary failure in name resolution".into())
-    );
-    for text in ["Name or service not known", "No address associated with hostname"] {
-        assert_eq!(lookup(text), ResolveError::NotFound(text.into()));
-    }
+fn lookups_are_bounded_and_cancelled_ones_leave_their_place() {
+    let mut bench = Bench::new(some_silent);
+    let submit = |bench: &mut Bench| bench.resolver.submit(name("silent.example"), soon());
+    let queries: Vec<QueryId> = (0..LOOKUPS_MAX).map(|_| submit(&mut bench).unwrap()).collect();
+    assert_eq!(submit(&mut bench), Err(ResolveError::Overload));
+    assert_eq!(bench.resolver.in_progress(), LOOKUPS_MAX);
+    bench.resolver.cancel(queries[7]);
+    bench.resolver.cancel(queries[7]);
+    let query = bench.resolver.submit(name("one.example"), soon()).unwrap();
+    assert_eq!(bench.answer().query, query);
+}
+
+#[test]
+fn lookup_ends_at_its_deadline() {
+    let mut bench = Bench::new(some_silent);
+    let deadline = Instant::now() + Duration::from_millis(20);
+    let query = bench.resolver.submit(name("silent.example"), deadline).unwrap();
+    let answer = bench.answer();
+    assert!(Instant::now() >= deadline && answer.query == query);
+    assert!(matches!(answer.result, Err(ResolveError::Temporary(_))), "{:?}", answer.result);
+    assert_eq!(bench.resolver.in_progress(), 0);
 }
 
 #[test]
@@ -141,7 +126,7 @@ fn system_resolver_knows_localhost() {
     let poll = mio::Poll::new().unwrap();
     let waker = Arc::new(mio::Waker::new(poll.registry(), mio::Token(0)).unwrap());
     let mut bench = Bench { poll, resolver: Resolver::start(waker).unwrap() };
-    bench.resolver.submit(name("localhost")).unwrap();
+    bench.resolver.submit(name("localhost"), soon()).unwrap();
     let found = bench.answer().result.unwrap();
     assert!(found.iter().all(IpAddr::is_loopback), "{found:?}");
 }

@@ -13,8 +13,8 @@ pub(crate) struct Pings {
     /// The token of the PING in flight, and when it was sent.
     in_flight: Option<(u64, Instant)>,
     next_at: Instant,
-    /// The numbers of flows whose control frames were sent here: since the last PING, and before it. Control
-    /// frames that no PONG confirms are repeated when the path stalls or is lost.
+    /// The numbers of flows whose control frames were sent here: since the last PING, and before
+    /// it. Control frames that no PONG confirms are repeated when the path stalls or is lost.
     unconfirmed: BTreeSet<FlowId>,
     unconfirmed_before: BTreeSet<FlowId>,
     /// When user data last arrived, and the bytes since the last pause.

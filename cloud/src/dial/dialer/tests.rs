@@ -2,7 +2,6 @@
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
-use std::sync::Arc;
 
 use polyrail_model::{HostName, SessionKey, UserId};
 
@@ -195,12 +194,9 @@ fn cancelled_dial_ends_without_an_event() {
     bench.dialer.dial(now, 2, USER, &named("localhost", address.port()));
     assert_eq!(bench.dialer.len(), 2);
     let descriptors = bench.dialer.descriptors();
-    assert_eq!(descriptors, 3, "a socket, and what each of the two may need next");
+    assert_eq!(descriptors, 4, "a socket, two of a lookup, and the next one of the first dial");
     for key in [1, 2, 3] {
         bench.dialer.cancel(Instant::now(), key);
-    }
-    while !bench.dialer.queries.is_empty() {
-        bench.dialer.on_wake(Instant::now()); // the lookup under way counts until its answer
     }
     bench.assert_clean();
     bench.dialer.dial(now, 3, USER, &Destination::Address(address));
@@ -259,30 +255,29 @@ fn dials_beyond_the_quota_wait_and_are_refused_after_the_timeout() {
 }
 
 #[test]
-fn names_beyond_a_users_threads_wait_and_others_are_resolved() {
+fn names_without_an_answer_take_the_places_of_their_user_only() {
     let (_server, address) = listener();
     let mut bench = Bench::loopback();
-    let lookup = |name: &str| {
-        while name.starts_with("silent") {
-            std::thread::park();
+    let lookup = |name: HostName| async move {
+        if name.as_str().starts_with("silent") {
+            std::future::pending::<()>().await;
         }
         Ok(vec![[127, 0, 0, 1].into()])
     };
-    let resolver = Resolver::with_lookup(bench.waker.clone(), Arc::new(lookup));
-    bench.dialer.resolver = resolver.unwrap();
+    bench.dialer.resolver = Resolver::with_lookup(bench.waker.clone(), lookup).unwrap();
+    let settings = DialSettings { user_max: 10, ..bench.dialer.settings };
+    bench.dialer.set_rules(settings, bench.dialer.access.clone());
     let now = Instant::now();
     for key in 0..16 {
-        let name = named(&format!("silent{key}.example"), 80);
-        bench.dialer.dial(now, key, USER, &name);
+        bench.dialer.dial(now, key, USER, &named(&format!("silent{key}.example"), 80));
     }
-    assert_eq!(bench.dialer.lookups.of_user(USER), (LOOKUPS.user, 16 - LOOKUPS.user));
+    assert_eq!((bench.dialer.of_user(USER), bench.dialer.queries.len()), ((10, 6), 10));
     let other = (SessionKey(1), UserId(2));
     bench.dialer.dial(now, 99, other, &named("www.example", address.port()));
     let event = bench.event();
     assert_eq!((event.key, event.result.unwrap().1), (99, address));
-    // Dials that were given up leave their threads blocked, and their quota used.
     (0..16).for_each(|key| bench.dialer.cancel(now, key));
-    assert_eq!(bench.dialer.lookups.of_user(USER), (LOOKUPS.user, 0));
+    bench.assert_clean();
 }
 
 #[test]

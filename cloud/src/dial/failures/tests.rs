@@ -78,7 +78,7 @@ fn every_failure_names_its_destination_and_its_reason() {
         ),
         (
             DialError::Name(ResolveError::Overload),
-            "more than 16 names wait to be resolved",
+            "more than 4096 names are being resolved",
             "Overload",
         ),
     ];
