@@ -184,10 +184,8 @@ impl SendHalf {
             let keep = cumulative.clamp(self.buffer_start, self.written);
             self.buffer.drain(..(keep - self.buffer_start) as usize);
             self.buffer_start = keep;
-            // Otherwise a peer that acknowledges all but the last bytes would keep the memory.
-            let capacity = self.buffer.capacity();
-            if capacity > IDLE_CAPACITY && self.buffer.len() <= capacity / 2 {
-                self.buffer.shrink_to_fit();
+            if self.buffer.is_empty() && self.buffer.capacity() > IDLE_CAPACITY {
+                self.buffer = VecDeque::new();
             }
         }
         true
