@@ -114,8 +114,7 @@ fn dials_of_one_user_to_a_silent_server_delay_nobody_else() {
     issue(&authority, dir, "c", NodeRole::Cloud);
     // Without the cap on the user's flows, so that its dials alone are counted.
     let session = "[session]\nuser_flows_max = 100000\n";
-    let cloud =
-        Cloud::start(dir, "", &format!("[access]\nallow = [\"127.0.0.0/8\"]\n{session}"));
+    let cloud = Cloud::start(dir, "", &format!("[access]\nallow = [\"127.0.0.0/8\"]\n{session}"));
     let mut gateways: Vec<Gateway> = ["train-7", "train-8"]
         .map(|name| Gateway::new(&issue(&authority, dir, name, NodeRole::Gateway).0))
         .into();

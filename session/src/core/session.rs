@@ -230,9 +230,9 @@ impl Session {
         }
     }
 
-    /// Queues the flows that waited for credit.
+    /// There may be credit for the flows that wait for it: queues some of those that may send.
     pub(super) fn feed_starved(&mut self, now: Instant) {
-        std::mem::take(&mut self.turns.starved).into_iter().for_each(|id| self.enqueue(now, id));
+        self.turns.starved.take().into_iter().for_each(|id| self.enqueue(now, id));
     }
 
     /// Wakes writers that have room again.
