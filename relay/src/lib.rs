@@ -27,6 +27,7 @@ mod event;
 mod fake;
 mod foresight;
 mod leg;
+mod leg_buffers;
 mod limits;
 mod log_limit;
 mod pending_reset;
