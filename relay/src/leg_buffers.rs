@@ -144,7 +144,8 @@ mod tests {
         for user in 0..20 {
             let (more, total) = grow(&mut all, user, 3);
             assert!(total <= 4 << 20);
-            (legs.extend(more), sum += total);
+            legs.extend(more);
+            sum += total;
         }
         assert!(sum <= BUDGET, "{sum}");
         assert_eq!(all.of_session[&SessionKey(1)], sum);

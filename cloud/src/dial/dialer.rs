@@ -157,11 +157,11 @@ impl<K: Copy + Ord> Dialer<K> {
     /// Begins the dials that the quotas permit, and the lookups for which threads are free.
     fn begin_waiting(&mut self, now: Instant) {
         while !self.held
-            && let Some(key) = self.admission.next()
+            && let Some(key) = self.admission.begin_next()
         {
             self.begin(now, key);
         }
-        while let Some(key) = self.lookups.next() {
+        while let Some(key) = self.lookups.begin_next() {
             self.resolve(key);
         }
     }
@@ -214,12 +214,12 @@ impl<K: Copy + Ord> Dialer<K> {
         self.admission.users()
     }
 
-    /// The dials of a user under way, and those that wait.
+    /// A user's dials under way, and its waiting dials.
     pub fn of_user(&self, dialing: Dialing) -> (usize, usize) {
         self.admission.of_user(dialing)
     }
 
-    /// The number of dials, including those that wait.
+    /// The number of dials, including waiting ones.
     pub fn len(&self) -> usize {
         self.dials.len()
     }

@@ -1,7 +1,7 @@
 //! The order in which flows send: the fair queue, and the flows that wait outside of it.
 //!
 //! Invariant: a flow that has data and may send it is in the queue or set aside, or is among the
-//! starved ones that are examined next.
+//! starved flows and has its turn among them.
 
 use std::time::Instant;
 
