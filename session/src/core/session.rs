@@ -317,7 +317,8 @@ impl Session {
         self.after_drain(now, id);
     }
 
-    /// Resets a flow, for a violation of the peer or for lack of room, and reports it to the caller.
+    /// Resets a flow, for a violation of the peer or for lack of room, and reports it to the
+    /// caller.
     pub(super) fn break_off(&mut self, now: Instant, id: FlowId, reason: ResetReason) {
         let Some(flow) = self.flows.get(id) else { return };
         if self.is_known(flow) && flow.is_callers() {
