@@ -132,7 +132,7 @@ pub(crate) struct Cloud {
     lines: Lines,
     refused_connections: LogLimiter,
     failed_dials: Failures,
-    /// What was refused to users, because of their quotas or because of bounds of all users.
+    /// Refusals because of users' quotas or of bounds of all users.
     pub(crate) refusals: Refusals,
     full: LogLimiter,
     /// Bounds the number of sockets; beyond it, dials wait.

@@ -1,4 +1,4 @@
-//! What was refused to each user: counts for operators, and rate-limited log lines.
+//! Refusals per user: counts for operators, and rate-limited log lines.
 //!
 //! At most [`USERS_MAX`] users are remembered; the one whose latest refusal is the oldest is
 //! evicted. Each user gets at most one line in [`LINE_EVERY`], so one user's flood does not hide
@@ -18,7 +18,7 @@ pub const USERS_MAX: usize = 1_024;
 /// The least time between two log lines of one user.
 pub const LINE_EVERY: Duration = Duration::from_secs(10);
 
-/// What was refused.
+/// The kind of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// A flow, because too many are open.

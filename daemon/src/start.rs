@@ -83,7 +83,8 @@ pub fn session_settings(config: &Common) -> Settings {
 
 /// The relay's settings of a configuration.
 pub fn relay_settings(config: &Common) -> RelaySettings {
-    RelaySettings { idle: config.session.flow_idle, ..RelaySettings::default() }
+    let (idle, buffers) = (config.session.flow_idle, config.session.memory);
+    RelaySettings { idle, buffers, ..RelaySettings::default() }
 }
 
 /// The settings of LinkDB's worker for a configuration. `share`: gateways receive each other's

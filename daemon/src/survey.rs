@@ -153,7 +153,8 @@ impl<'a> Survey<'a> {
     }
 }
 
-/// The users with open flows or refusals, by session. The daemon adds what it alone knows.
+/// The users with open flows or refusals, by session. The daemon adds
+/// addresses or dials.
 pub fn users(relay: &Relay, refusals: &Refusals) -> BTreeMap<(SessionKey, UserId), UserState> {
     let new = |user: UserId| UserState {
         user: user.to_string(),

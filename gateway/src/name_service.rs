@@ -1,7 +1,7 @@
 //! The DNS forwarder in the event loop: its sockets, and its flow to the resolver.
 //!
-//! The flow is opened for pending queries and kept until it ends; then it is opened again at once if
-//! it delivered an answer, else after [`REOPEN_AFTER`]. The session reserves places for it
+//! The flow is opened for pending queries and kept until it ends; then it is opened again at once
+//! if it delivered an answer, else after [`REOPEN_AFTER`]. The session reserves places for it
 //! ([`OWN_USER`]).
 
 use std::io;

@@ -6,8 +6,8 @@
 //!        └───────── failure ──────┴──> Parting: reply sent, waits for the client to close
 //! ```
 //!
-//! At most [`CLIENTS_MAX`] at once and [`CLIENTS_USER_MAX`] of a user, each for at most [`NEGOTIATION_MAX`] before its request and at
-//! most [`DIAL_MAX`] between its request and its leg.
+//! At most [`CLIENTS_MAX`] at once and [`CLIENTS_USER_MAX`] of a user, each for at most
+//! [`NEGOTIATION_MAX`] before its request and at most [`DIAL_MAX`] between its request and its leg.
 //!
 //! Invariants: bytes after a client's request reach the flow before the leg reads more; a flow gets
 //! its leg only after all events of that turn were handled ([`SocksClients::on_turn`]), because the

@@ -23,7 +23,7 @@ pub struct PathId(pub u64);
 pub struct FlowId(pub u64);
 
 /// A user behind the gateway, as a number that says nothing about the user beyond equality.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UserId(pub u64);
 
 /// A session between one gateway process and one cloud process, chosen by the cloud.

@@ -15,8 +15,11 @@ use std::net::Shutdown;
 use std::time::{Duration, Instant};
 
 use mio::net::TcpStream;
+use polyrail_model::UserId;
 use polyrail_session::{Endpoint, FlowKey, ResetReason};
 use socket2::{SockRef, TcpKeepalive};
+
+use crate::leg_buffers::LegBuffer;
 
 /// Idle time before a keep-alive probe on a leg, and between probes.
 pub const KEEPALIVE: Duration = Duration::from_secs(60);
@@ -31,6 +34,8 @@ pub const LEG_BYTES: usize = 128 * 1024;
 pub(crate) struct Leg {
     pub(crate) stream: TcpStream,
     pub(crate) flow: FlowKey,
+    /// The kernel's receive buffer.
+    pub(crate) buffer: LegBuffer,
     /// When a byte last moved.
     pub(crate) moved_at: Instant,
     /// It is in the queue of legs to serve.
@@ -38,6 +43,8 @@ pub(crate) struct Leg {
     /// The session has reported unread bytes, or may have before the leg existed; it reports them
     /// once until they are read.
     pub(crate) told: bool,
+    /// Bytes read from the socket since the last [`Leg::take_read`].
+    read: usize,
     readable: bool,
     writable: bool,
     read_ended: bool,
@@ -60,7 +67,12 @@ pub(crate) enum Served {
 
 impl Leg {
     /// Joins a connected socket to a flow and sets the socket's options.
-    pub(crate) fn new(now: Instant, stream: TcpStream, flow: FlowKey) -> Self {
+    pub(crate) fn new(
+        now: Instant,
+        stream: TcpStream,
+        flow: FlowKey,
+        user: Option<UserId>,
+    ) -> Self {
         if let Err(error) = set_options(&SockRef::from(&stream)) {
             // The connection may have failed: reading returns the error.
             tracing::debug!(%error, "options of a connection");
@@ -68,6 +80,8 @@ impl Leg {
         Self {
             stream,
             flow,
+            buffer: LegBuffer::new(flow.session, user),
+            read: 0,
             moved_at: now,
             queued: false,
             told: true,
@@ -94,6 +108,11 @@ impl Leg {
     /// Whether exactly one direction has ended.
     pub(crate) fn is_half_closed(&self) -> bool {
         self.read_ended != self.write_ended
+    }
+
+    /// Bytes read from the socket since the last call.
+    pub(crate) fn take_read(&mut self) -> usize {
+        std::mem::take(&mut self.read)
     }
 
     /// Moves bytes within the turn's bound; adds their number to `moved`.
@@ -198,6 +217,7 @@ impl Leg {
                     let taken = endpoint.write(now, self.flow, &scratch[..read]);
                     debug_assert_eq!(taken, read, "the session takes what it has room for");
                     *moved += read;
+                    self.read += read;
                     budget = budget.saturating_sub(read);
                 }
                 Err(error) => match error.kind() {

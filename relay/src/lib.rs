@@ -28,6 +28,7 @@ mod fake;
 mod foresight;
 mod handshakes;
 mod leg;
+mod leg_buffers;
 mod limits;
 mod log_limit;
 mod pending_reset;

@@ -11,12 +11,13 @@ use std::time::{Duration, Instant};
 
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
-use polyrail_model::{Identity, TunnelMode};
+use polyrail_model::{Bytes, Identity, TunnelMode};
 use polyrail_session::{Endpoint, Event, FlowKey, ResetReason, SessionKey, TunnelKey};
 use polyrail_tunnel::Tunnel;
 use slab::Slab;
 
 use crate::leg::{Leg, Served};
+use crate::leg_buffers::LegBuffers;
 use crate::pending_reset::PendingResets;
 use crate::traffic::{Traffic, TrafficTotals};
 use crate::tunnels::Tunnels;
@@ -38,12 +39,16 @@ pub struct RelaySettings {
     /// How long any flow may be idle; default 2 h 4 min, the least that RFC 5382 REQ-5 permits.
     /// Without a limit, idle flows would stay for as long as their devices answer keep-alives.
     pub idle: Duration,
+    /// The budget of the kernel's receive buffers of one session's legs, beyond the size that each
+    /// begins with; default 16 MiB, as the session's memory.
+    pub buffers: Bytes,
 }
 
 impl Default for RelaySettings {
     fn default() -> Self {
         let idle = Duration::from_secs(124 * 60);
-        Self { half_closed_idle: Duration::from_secs(600), idle }
+        let buffers = Bytes::from_mib(16);
+        Self { half_closed_idle: Duration::from_secs(600), idle, buffers }
     }
 }
 
@@ -55,6 +60,7 @@ pub struct Relay {
     endpoint: Endpoint,
     tunnels: Tunnels,
     legs: Slab<Leg>,
+    buffers: LegBuffers,
     by_flow: HashMap<FlowKey, usize>,
     /// Legs to serve, each at most once.
     queue: VecDeque<usize>,
@@ -81,6 +87,7 @@ impl Relay {
             endpoint,
             tunnels: Tunnels::default(),
             legs: Slab::new(),
+            buffers: LegBuffers::default(),
             by_flow: HashMap::new(),
             queue: VecDeque::new(),
             moved_bytes: 0,
@@ -211,7 +218,8 @@ impl Relay {
     /// relay's poll under a token of the daemon, which is replaced.
     pub fn attach(&mut self, now: Instant, flow: FlowKey, stream: TcpStream) {
         debug_assert!(!self.by_flow.contains_key(&flow), "a flow has one leg");
-        let index = self.legs.insert(Leg::new(now, stream, flow));
+        let user = self.endpoint.user_of(flow);
+        let index = self.legs.insert(Leg::new(now, stream, flow, user));
         let token = Token(LEG_TOKENS + index);
         let both = Interest::READABLE | Interest::WRITABLE;
         let stream = &mut self.legs[index].stream;
@@ -326,7 +334,12 @@ impl Relay {
             visits += 1;
             let Some(leg) = self.legs.get_mut(index) else { continue };
             leg.queued = false;
-            match leg.serve(now, &mut self.endpoint, &mut self.scratch, &mut moved) {
+            let served = leg.serve(now, &mut self.endpoint, &mut self.scratch, &mut moved);
+            let read = leg.take_read();
+            if read > 0 {
+                leg.buffer.on_read(&leg.stream, read, &mut self.buffers, self.settings.buffers);
+            }
+            match served {
                 Served::Waits => {
                     if leg.is_half_closed() {
                         self.scan_within(now, scan_every(self.settings.half_closed_idle));
@@ -419,6 +432,7 @@ impl Relay {
     fn remove_leg(&mut self, index: usize) -> Option<Leg> {
         let mut leg = self.legs.try_remove(index)?;
         self.by_flow.remove(&leg.flow);
+        leg.buffer.forget(&mut self.buffers);
         // Fails only for an unregistered socket.
         let _ = self.registry.deregister(&mut leg.stream);
         Some(leg)
@@ -426,7 +440,7 @@ impl Relay {
 
     /// Resets flows that were idle for too long.
     fn scan(&mut self, now: Instant) {
-        let RelaySettings { half_closed_idle, idle } = self.settings;
+        let RelaySettings { half_closed_idle, idle, .. } = self.settings;
         let mut next = None;
         let mut over = Vec::new();
         for (index, leg) in &self.legs {

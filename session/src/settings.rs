@@ -63,7 +63,7 @@ pub struct SessionStatus {
     pub peer: Option<Identity>,
     /// Open flows.
     pub flows: usize,
-    /// Flows in memory: also those without an OPEN, and reset ones that wait for the peer's answer.
+    /// Flows in memory, including flows without an OPEN and reset flows without an answer.
     pub flows_held: usize,
     /// Unread bytes.
     pub memory_received: Bytes,

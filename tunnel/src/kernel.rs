@@ -1,6 +1,6 @@
 //! The kernel's account of a TCP connection: `TCP_INFO`.
 //!
-//! The crate's only unsafe code. The kernel's structure grows from release to release and libc's
+//! The kernel's structure grows from release to release and libc's
 //! is an old, short one, so it is read as bytes and decoded by offset (`struct tcp_info` in
 //! `linux/tcp.h`, whose layout is fixed), as far as the kernel says that it wrote.
 

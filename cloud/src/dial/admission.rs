@@ -1,7 +1,7 @@
 //! Which dial begins next: quotas per user, per gateway and in total, and fair turns between them.
 //!
 //! ```text
-//!   ask ──> waiting ──next──> active ──end──> forgotten
+//!   ask ──> waiting ──begin_next──> active ──end──> forgotten
 //!             └─ refused: its user has the most, and too many wait
 //! ```
 //!
@@ -51,7 +51,7 @@ pub struct Admission<K> {
     turn: u64,
 }
 
-/// What is known of a key.
+/// The user and the state of a key's dial.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     dialing: Dialing,
@@ -121,7 +121,7 @@ impl<K: Copy + Ord> Admission<K> {
     }
 
     /// The next dial that begins; it is active from now on.
-    pub fn next(&mut self) -> Option<K> {
+    pub fn begin_next(&mut self) -> Option<K> {
         if self.active >= self.quotas.total {
             return None;
         }
@@ -229,7 +229,7 @@ mod tests {
     }
 
     fn all(admission: &mut Admission<u32>) -> Vec<u32> {
-        std::iter::from_fn(|| admission.next()).collect()
+        std::iter::from_fn(|| admission.begin_next()).collect()
     }
 
     #[test]
@@ -300,7 +300,7 @@ mod tests {
         }
         assert_eq!(admission.ask(9, dialing(1, 2)), None);
         let mut order = Vec::new();
-        while let Some(key) = admission.next() {
+        while let Some(key) = admission.begin_next() {
             order.push(key);
             admission.end(key);
         }

@@ -151,7 +151,7 @@ impl<K: Copy + Ord> Dialer<K> {
     /// Begins the dials that the quotas permit.
     fn begin_waiting(&mut self, now: Instant) {
         while !self.held
-            && let Some(key) = self.admission.next()
+            && let Some(key) = self.admission.begin_next()
         {
             self.begin(now, key);
         }
@@ -192,12 +192,12 @@ impl<K: Copy + Ord> Dialer<K> {
         self.admission.users()
     }
 
-    /// The dials of a user under way, and those that wait.
+    /// A user's dials under way, and its waiting dials.
     pub fn of_user(&self, dialing: Dialing) -> (usize, usize) {
         self.admission.of_user(dialing)
     }
 
-    /// The number of dials, including those that wait.
+    /// The number of dials, including waiting ones.
     pub fn len(&self) -> usize {
         self.dials.len()
     }

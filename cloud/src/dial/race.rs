@@ -207,8 +207,8 @@ impl Race {
 
 /// Delay before the next attempt starts in parallel (RFC 8305 5, the recommended value).
 pub const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
-/// Attempts of one dial at a time; a further one replaces the oldest, which has had a second. A name
-/// with many silent addresses would take as many sockets.
+/// Attempts of one dial at a time; a further one replaces the oldest, which has had a second. A
+/// name with many silent addresses would take as many sockets.
 pub const PARALLEL_MAX: usize = 4;
 /// Linux's default timeout of a connection (`tcp_syn_retries` = 6, tcp(7)).
 pub(super) const KERNEL_PATIENCE: Duration = Duration::from_secs(127);

@@ -24,7 +24,7 @@ pub struct UserState {
     pub dials: u64,
     /// Waiting dials (cloud).
     pub dials_waiting: u64,
-    /// What was refused to it.
+    /// Its refusals.
     pub refused: RefusedCounts,
     /// The reason of the latest refusal, in words.
     pub refused_reason: Option<String>,

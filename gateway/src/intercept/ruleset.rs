@@ -152,6 +152,9 @@ impl<'a> Rules<'a> {
         });
         if let Some(port) = plan.dns_port {
             rules.chain("dns", |rules| {
+                // Else a passenger would spend the quota of a host on another interface, or send
+                // answers to outsiders.
+                rules.line(2, "fib saddr . iif oif missing drop");
                 rules.divert("udp", port);
                 rules.line(2, "reject with icmpx type port-unreachable");
             });

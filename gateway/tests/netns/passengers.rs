@@ -1,7 +1,7 @@
 //! DNS answers from other servers' addresses, and users by link address, in network namespaces.
 
 use std::io::ErrorKind;
-use std::net::IpAddr;
+use std::net::{IpAddr, UdpSocket};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -74,6 +74,35 @@ fn answers_come_from_the_queried_server() {
     // A passenger may not, because the port is bound to loopback.
     let error = ask(&lab.passenger, "10.9.0.1:7853", "q").expect_err("not from outside");
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+}
+
+#[test]
+fn query_with_an_address_of_another_interface_is_dropped() {
+    if may_skip() {
+        return;
+    }
+    let lab = Lab::new();
+    let plan = Plan::from_config(&Lab::config(RULES)).expect("plan");
+    lab.gateway.run(move || intercept::apply(&plan)).expect("apply");
+    answer_queries(&lab.gateway);
+    // The victim's socket is open before the query that names it.
+    let (ready, opened) = channel();
+    let (seen, answers) = channel();
+    lab.neighbour.run(move || {
+        let socket = UdpSocket::bind("10.10.0.2:4444").expect("bind");
+        socket.set_read_timeout(Some(Duration::from_secs(1))).expect("timeout");
+        ready.send(()).expect("the test waits");
+        thread::spawn(move || seen.send(socket.recv(&mut [0; 1500]).ok()));
+    });
+    opened.recv().expect("the victim listens");
+    lab.passenger.sh("ip addr add 10.10.0.2/32 dev lo");
+    lab.passenger.run(|| {
+        let socket = UdpSocket::bind("10.10.0.2:4444").expect("bind");
+        socket.send_to(b"q", "9.9.9.9:53").expect("send");
+    });
+    let answer = answers.recv().expect("the victim ends");
+    assert_eq!(answer, None, "the victim received an answer to another's query");
+    ask(&lab.passenger, "9.9.9.9:53", "q").expect("its own address");
 }
 
 #[test]

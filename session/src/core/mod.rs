@@ -11,6 +11,7 @@ mod outbox;
 mod outlet;
 mod paths;
 mod session;
+mod starved;
 #[cfg(test)]
 mod tests;
 mod transmit;

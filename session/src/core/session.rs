@@ -235,9 +235,9 @@ impl Session {
         }
     }
 
-    /// Queues the flows that waited for credit.
+    /// There may be credit for the flows that wait for it: queues some of those that may send.
     pub(super) fn feed_starved(&mut self, now: Instant) {
-        std::mem::take(&mut self.turns.starved).into_iter().for_each(|id| self.enqueue(now, id));
+        self.turns.starved.take().into_iter().for_each(|id| self.enqueue(now, id));
     }
 
     /// Wakes writers that have room again.
@@ -335,7 +335,8 @@ impl Session {
         self.break_off(now, id, ResetReason::Protocol);
     }
 
-    /// Resets a flow, for a violation of the peer or for lack of room, and reports it to the caller.
+    /// Resets a flow, for a violation of the peer or for lack of room, and reports it to the
+    /// caller.
     pub(super) fn break_off(&mut self, now: Instant, id: FlowId, reason: ResetReason) {
         let Some(flow) = self.flows.get(id) else { return };
         if self.is_known(flow) && flow.is_callers() {

@@ -48,10 +48,17 @@ impl Session {
 
     /// Serves flows in turn.
     fn serve_all(&mut self, now: Instant, outlet: &mut dyn Outlet) {
-        let mut in_vain = 0;
+        let (mut in_vain, mut fed) = (0, false);
         let mut views = self.paths.views(now, &self.chain);
         while views.iter().any(PathView::available) {
-            let Some(turn) = self.turns.queue.pop() else { break };
+            let Some(turn) = self.turns.queue.pop() else {
+                if !self.turns.starved.has_rest() || std::mem::replace(&mut fed, true) {
+                    break;
+                }
+                let more = self.turns.starved.take_rest();
+                more.into_iter().for_each(|id| self.enqueue(now, id));
+                continue;
+            };
             match self.serve(now, turn, &views, outlet) {
                 Served::Nothing => {}
                 Served::Sent => views = self.paths.views(now, &self.chain),
@@ -67,6 +74,9 @@ impl Session {
                     }
                 }
             }
+        }
+        if fed && self.turns.starved.has_rest() {
+            self.turns.wake_by(now + WAKE_APART);
         }
         self.turns.rejoin();
     }

@@ -1,14 +1,14 @@
 //! The order in which flows send: the fair queue, and the flows that wait outside of it.
 //!
-//! Invariant: a flow that has data and may send it is in the queue or set aside.
+//! Invariant: a flow that has data and may send it is in the queue or set aside, or is among the
+//! starved flows and has its turn among them.
 
-use std::collections::BTreeSet;
 use std::time::Instant;
 
-use polyrail_model::FlowId;
 use polyrail_scheduler::{FairQueue, RUN_MAX, Turn};
 
 use super::flow_control::FlowControl;
+use super::starved::Starved;
 use crate::flow::Flow;
 use crate::limits::INTERACTIVE_MAX;
 
@@ -19,7 +19,7 @@ pub(crate) struct Turns {
     /// keep them from a free path.
     pub aside: Vec<Turn>,
     /// Flows that wait for credit, not for a path.
-    pub starved: BTreeSet<FlowId>,
+    pub starved: Starved,
     /// When a scheduler that delays a segment decides again.
     pub wake_at: Option<Instant>,
 }
@@ -27,7 +27,7 @@ pub(crate) struct Turns {
 impl Turns {
     pub fn new(now: Instant) -> Self {
         let queue = FairQueue::new(now);
-        Self { queue, aside: Vec::new(), starved: BTreeSet::new(), wake_at: None }
+        Self { queue, aside: Vec::new(), starved: Starved::default(), wake_at: None }
     }
 
     /// Queues the flow if it has data and may send it.
@@ -37,7 +37,7 @@ impl Turns {
         }
         if flow.send.piece(control.allowance(flow)).is_none() {
             if flow.send.unsent() > 0 && flow.send.window() > 0 {
-                self.starved.insert(flow.id);
+                self.starved.insert(flow.user, flow.id);
             }
             return;
         }
@@ -52,7 +52,7 @@ impl Turns {
         if flow.queued {
             self.queue.remove(flow.user, flow.id);
         }
-        self.starved.remove(&flow.id);
+        self.starved.remove(flow.id);
     }
 
     /// Returns the flows set aside to the front of the queue, in order.

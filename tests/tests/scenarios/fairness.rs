@@ -202,3 +202,9 @@ fn an_interactive_flow_waits_little_behind_a_download() {
         assert!(beside <= alone + ms(60), "{name}: {beside:?}, alone {alone:?}");
     }
 }
+
+#[test]
+fn thousand_unread_downloads_of_one_user_leave_another_its_rate() {
+    let share = rate_beside_stalled(&[line("a", 20.0, ms(40))], 1_000, 1);
+    at_least("rate_beside_1000_unread_of_one_user", share, 0.9);
+}

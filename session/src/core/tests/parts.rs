@@ -146,7 +146,7 @@ fn flow_is_queued_once_set_aside_and_starved_without_credit() {
     flow.queued = false;
     turns.enqueue(now, flow, &control);
     assert!(turns.queue.pop().is_none());
-    assert!(turns.starved.contains(&FlowId(1)) && turns.starved.len() == 1);
+    assert!(turns.starved.holds(FlowId(1)));
 }
 
 #[test]
