@@ -3,7 +3,6 @@
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)] // a test, with a base for its clock
 
-#[allow(dead_code)] // shared with other tests
 mod endpoints;
 
 use std::time::Duration;

@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::sync::Arc;
 
 use polyrail_model::{HostName, SessionKey, UserId};
 
