@@ -25,7 +25,7 @@ impl Write for Lines {
     }
 }
 
-/// What the log says of these failures, a line each.
+/// The log of these failures, a line each.
 fn logged(destination: &Destination, errors: &[DialError]) -> Vec<String> {
     let lines = Lines::default();
     let writer = lines.clone();
@@ -35,9 +35,11 @@ fn logged(destination: &Destination, errors: &[DialError]) -> Vec<String> {
         .with_writer(move || writer.clone())
         .finish();
     tracing::subscriber::with_default(subscriber, || {
-        let (now, mut failures) = (Instant::now(), Failures::default());
+        let (mut now, mut failures) = (Instant::now(), Failures::default());
         let flow = FlowKey { session: SessionKey(1), flow: FlowId(5) };
         for error in errors {
+            // One a second, which the limit of lines permits.
+            now += Duration::from_secs(1);
             failures.log(now, "train-7", (flow, UserId(42)), destination, error);
         }
     });
