@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod detect;
+pub mod entry;
 pub mod exchange;
 pub mod forecast;
 pub mod history;
