@@ -4,6 +4,7 @@
 
 mod forecasts;
 mod peers;
+mod poisoning;
 mod store;
 mod thread;
 
@@ -211,8 +212,7 @@ impl World {
             let Output::Sync { session, message, .. } = output else {
                 panic!("unexpected output of a cloud: {output:?}");
             };
-            assert_eq!(session, self.on_ground());
-            if self.session.is_some() {
+            if self.session.is_some() && session == self.on_ground() {
                 let session = self.on_train();
                 self.train.worker.take(now, self.wall_ms, Input::Sync { session, message });
             }
