@@ -19,10 +19,12 @@ pub struct WriterNumber(pub u32);
 impl WriterNumber {
     /// The node that owns the file.
     pub const OWN: Self = Self(0);
+    /// No writer, as the own writer of a node that has no entries.
+    pub const NOBODY: Self = Self(u32::MAX);
 }
 
 /// The key of an entry in this database file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EntryKey {
     /// Its log.
     pub log: LogNumber,
@@ -66,6 +68,8 @@ pub struct TrackPiece {
 impl TrackPiece {
     /// The length of a stretch in metres.
     pub const LENGTH: f64 = 25_000.0;
+    /// The most points; a growing track has one every 30 m at most.
+    pub const POINTS_MAX: usize = 1_024;
 }
 
 /// A point of a track.

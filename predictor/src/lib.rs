@@ -11,6 +11,7 @@
 pub mod detect;
 pub mod entry;
 pub mod exchange;
+mod fair;
 pub mod forecast;
 pub mod history;
 pub mod pilot;
@@ -22,5 +23,6 @@ mod simulated;
 pub mod store;
 pub mod sync;
 pub mod track;
+pub mod views;
 pub mod wire;
 pub mod worker;

@@ -12,6 +12,7 @@ use polyrail_model::{
     CellId, Direction, Handover, HandoverOutcome, Position, RouteId, Rsrp, Speed, TripId,
 };
 
+use crate::entry::{EntryKey, WriterNumber};
 use crate::history::{CellHistory, PASSAGES_MAX, Passage};
 use crate::wire::CARRIER_NAME_MAX;
 
@@ -126,7 +127,10 @@ pub(crate) fn decode_history(bytes: &[u8]) -> Result<CellHistory, FieldError> {
         let flags = from.flags(0b111)?;
         let rsrp = from.rsrp(flags & 1 != 0)?;
         let outcome = HandoverOutcome::from_bits(flags >> 1);
-        passages.push(Passage { trip, sequence, position, rsrp, outcome });
+        let (writer, entry, projected) = (WriterNumber::OWN, EntryKey::default(), false);
+        let passage =
+            Passage { trip, sequence, position, rsrp, outcome, writer, entry, projected };
+        passages.push(passage);
     }
     from.finish()?;
     let history: CellHistory = passages.into_iter().collect();

@@ -18,6 +18,7 @@ use super::cells::CellCache;
 use super::forecasts::CarrierForecasts;
 use super::lookahead::{outlook, sample};
 use super::{Engine, Input, LinkDbSettings, Output, TripState, WorkerState};
+use crate::entry::WriterNumber;
 use crate::position::TrainPosition;
 use crate::sync::{Share, Sync};
 use crate::wire::{SyncMessage, Telemetry};
@@ -137,8 +138,11 @@ impl CloudEngine {
             return gateway.forecasts.withdraw(session, report);
         }
         let train = gateway.trip_at(now).map(|(_, train)| train);
-        let forecaster = &mut self.cells.forecaster;
-        gateway.forecasts.update(now, session, forecaster, train.as_ref(), report);
+        let CellCache { forecaster, cells, .. } = &mut self.cells;
+        let forecast = |train: &TrainPosition, carrier: &str, cell| {
+            forecaster.forecast(cells, WriterNumber::OWN, now, train, carrier, cell)
+        };
+        gateway.forecasts.update(now, session, forecast, train.as_ref(), report);
     }
 
     fn update_outlooks(&mut self, now: Instant, session: SessionKey) {

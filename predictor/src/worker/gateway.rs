@@ -14,7 +14,9 @@ use super::cells::CellCache;
 use super::forecasts::{CarrierForecasts, CellChange};
 use super::lookahead::{outlook, sample};
 use super::{Engine, Input, LinkDbSettings, Output, TripState, WorkerState};
+use crate::entry::WriterNumber;
 use crate::pilot::{Pilot, PilotOutput};
+use crate::position::TrainPosition;
 use crate::sync::{Share, Sync};
 use crate::track::Track;
 use crate::wire::SyncMessage;
@@ -96,10 +98,10 @@ impl GatewayEngine {
     fn drain_pilot(&mut self, now: Instant) {
         while let Some(output) = self.pilot.poll() {
             match output {
-                PilotOutput::Handover(handover) => {
+                PilotOutput::Handover(handover, _) => {
                     let Handover { carrier, outcome, dark, .. } = &handover;
                     tracing::debug!(carrier, ?outcome, ?dark, "handover");
-                    self.cells.forecaster.add(&handover);
+                    self.cells.cells.add(&handover);
                     self.postpone(now, Write::Handover(handover));
                 }
                 PilotOutput::Track(route, track) => {
@@ -151,8 +153,11 @@ impl GatewayEngine {
             return self.forecasts.withdraw(session, report);
         }
         let train = self.pilot.place(now);
-        let forecaster = &mut self.cells.forecaster;
-        self.forecasts.update(now, session, forecaster, train.as_ref(), report);
+        let CellCache { forecaster, cells, .. } = &mut self.cells;
+        let forecast = |train: &TrainPosition, carrier: &str, cell| {
+            forecaster.forecast(cells, WriterNumber::OWN, now, train, carrier, cell)
+        };
+        self.forecasts.update(now, session, forecast, train.as_ref(), report);
     }
 
     fn update_outlooks(&mut self, now: Instant) {

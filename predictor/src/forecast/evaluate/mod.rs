@@ -26,6 +26,7 @@ use super::cell::{CellForecast, SUPPORT};
 use super::pool::Pool;
 use super::settings::ForecastSettings;
 use super::svm::{self, Features};
+use crate::entry::WriterNumber;
 use crate::history::{CellHistory, CellKey};
 use way::{Cells, Foreseen, Way};
 
@@ -167,7 +168,7 @@ fn fitted<'a>(
     let cells = histories.iter().filter(|(_, history)| history.passages().len() > 0);
     let fitted = cells.map(|(key, history)| {
         let separable = !settings.guard || svm::is_separable(history);
-        (*key, CellForecast::fit(key, history, &pool, separable, settings))
+        (*key, CellForecast::fit(key, history, WriterNumber::OWN, &pool, separable, settings))
     });
     fitted.collect()
 }
