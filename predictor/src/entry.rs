@@ -60,16 +60,16 @@ pub struct TrackPiece {
     /// The track.
     pub route: RouteId,
     /// The number of the stretch; negative before the beginning of the track.
-    pub piece: i8,
+    pub piece: i16,
     /// The points, by position.
     pub points: Vec<TrackPoint>,
 }
 
 impl TrackPiece {
     /// The length of a stretch in metres.
-    pub const LENGTH: f64 = 25_000.0;
-    /// The most points; a growing track has one every 30 m at most.
-    pub const POINTS_MAX: usize = 1_024;
+    pub const LENGTH: f64 = 5_000.0;
+    /// The most points, so that a piece fits a message; a track has about one every 100 m.
+    pub const POINTS_MAX: usize = 64;
 }
 
 /// A point of a track.
@@ -103,8 +103,8 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// The most samples of an entry.
-    pub const SAMPLES_MAX: usize = 32;
+    /// The most samples of an entry, so that it fits a message.
+    pub const SAMPLES_MAX: usize = 24;
 }
 
 /// The direction of data.
@@ -127,4 +127,22 @@ pub struct RateSample {
     pub rate: Option<Bitrate>,
     /// The delay, if measured.
     pub delay: Option<Duration>,
+}
+
+/// Longest carrier name, in bytes.
+pub const CARRIER_NAME_MAX: usize = 32;
+/// Longest name of a writer, in bytes, as of a certificate.
+pub const WRITER_NAME_MAX: usize = 63;
+/// Longest encoded entry, in bytes: with its log's name it fits a message of the session.
+pub const ENTRY_BYTES_MAX: usize = 1_060;
+/// Sequence numbers are below this.
+pub const SEQUENCE_END: u64 = 1 << 48;
+
+/// The name of a log in all databases.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LogId {
+    /// The writer's name.
+    pub writer: String,
+    /// The random number of the writer's database file.
+    pub incarnation: u64,
 }

@@ -1,4 +1,4 @@
-//! A track in pieces of 25 km, as writers append them to their logs.
+//! A track in pieces of 5 km, as writers append them to their logs.
 
 use std::collections::BTreeMap;
 
@@ -10,15 +10,15 @@ use crate::entry::{TrackPiece, TrackPoint};
 impl Track {
     /// The pieces of the track, those without points left out.
     pub fn pieces(&self, route: RouteId) -> Vec<TrackPiece> {
-        let mut pieces: BTreeMap<i8, Vec<TrackPoint>> = BTreeMap::new();
+        let mut pieces: BTreeMap<i16, Vec<TrackPoint>> = BTreeMap::new();
         for Point { place, mark, weight } in &self.points {
             let (latitude, longitude) = place.units();
             let point = TrackPoint { latitude, longitude, position: *mark, weight: *weight };
-            // A track is shorter than 128 pieces.
-            pieces.entry(piece_of(mark.metres()) as i8).or_default().push(point);
+            // A track is shorter than 1,000 pieces.
+            pieces.entry(piece_of(mark.metres()) as i16).or_default().push(point);
         }
         let pieces = pieces.into_iter();
-        pieces.map(|(piece, points)| TrackPiece { route, piece, points }).collect()
+        pieces.map(|(piece, points)| TrackPiece { route, piece, points: thinned(points) }).collect()
     }
 
     /// A track from the points of its pieces, in their order: the longest part without a gap.
@@ -53,6 +53,15 @@ impl TrackPiece {
             && is_sorted
             && self.points.iter().all(is_valid)
     }
+}
+
+/// At most [`TrackPiece::POINTS_MAX`] points, evenly chosen, with the first and the last.
+fn thinned(points: Vec<TrackPoint>) -> Vec<TrackPoint> {
+    let (count, max) = (points.len(), TrackPiece::POINTS_MAX);
+    if count <= max {
+        return points;
+    }
+    (0..max).map(|at| points[at * (count - 1) / (max - 1)]).collect()
 }
 
 fn piece_of(metres: f64) -> f64 {

@@ -29,7 +29,7 @@ pub(super) struct Tracks {
 struct Route {
     /// The writer that counts: the creator, or the node itself if it has a piece.
     writer: WriterNumber,
-    pieces: BTreeMap<i8, Versions>,
+    pieces: BTreeMap<i16, Versions>,
     line: Option<Line>,
     written: u64,
 }
