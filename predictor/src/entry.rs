@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use polyrail_model::{Bitrate, Direction, Handover, Position, RouteId, TripId};
+use serde::{Deserialize, Serialize};
 
 /// A log, by its number in this database file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -44,7 +45,8 @@ pub enum Entry {
 }
 
 /// A point on earth and the direction of travel there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Spot {
     /// In ten-millionths of a degree, north.
     pub latitude: i32,

@@ -5,7 +5,8 @@ use std::io::{self, Read, Take, Write};
 use csv::{ErrorKind, Reader, ReaderBuilder, StringRecord, WriterBuilder};
 use polyrail_model::Handover;
 
-use super::{Coarsening, ExchangeError, LINE_BYTES_MAX, Rows};
+use super::{Coarsening, ExchangeError, LINE_BYTES_MAX, Rows, Vouched};
+use crate::entry::Entry;
 use crate::store::Store;
 
 /// The fields of a serialised [`Handover`].
@@ -32,12 +33,14 @@ pub(super) fn export(
 ) -> Result<Rows, ExchangeError> {
     // An empty export has the header, too.
     let mut writer = WriterBuilder::new().has_headers(false).from_writer(to);
-    writer.write_record(COLUMNS).map_err(io::Error::from)?;
+    writer.write_record(COLUMNS.iter().chain([&"writer"])).map_err(io::Error::from)?;
     let mut exported = Rows::default();
-    store.visit(|mut handover| {
+    store.visit(|_, key, entry| {
+        let Entry::Handover(mut handover, _) = entry else { return Ok(()) };
         exported.handovers += 1;
         handover.position = coarsening.of(handover.position);
-        Ok::<_, ExchangeError>(writer.serialize(handover).map_err(io::Error::from)?)
+        let name = store.log(key.log).map_or("", |log| log.id.writer.as_str());
+        Ok::<_, ExchangeError>(writer.serialize((handover, name)).map_err(io::Error::from)?)
     })?;
     writer.flush()?;
     Ok(exported)
@@ -57,6 +60,7 @@ pub(super) fn import(
         return Err(ExchangeError::Line(1, format!("column {name:?} is missing")));
     }
     let mut imported = Rows::default();
+    let mut vouched = Vouched::new(store)?;
     store.write(|batch| {
         let mut row = StringRecord::new();
         while read(&mut reader, &mut row)? {
@@ -65,7 +69,8 @@ pub(super) fn import(
                 let column = invalid_column(&row, &header);
                 read_error(error, column.map_or("row".to_owned(), |at| format!("column {at:?}")))
             })?;
-            imported.append(batch, line, handover, now_ms)?;
+            let entry = Entry::Handover(handover, None);
+            vouched.append(batch, &mut imported, line, entry, now_ms)?;
         }
         Ok(imported)
     })

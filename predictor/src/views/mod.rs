@@ -18,6 +18,7 @@ mod tracks;
 use std::collections::BTreeMap;
 
 use polyrail_model::{Direction, Handover, NodeRole, Position, RouteId};
+use serde::{Deserialize, Serialize};
 
 pub use cells::{CELLS_MAX, Cell, Cells};
 pub use creator::{creator_hash, creator_of, new_route};
@@ -28,6 +29,7 @@ use crate::entry::{
     Entry, EntryKey, Link, LogNumber, RateSample, Rates, Spot, TrackPiece, WriterNumber,
 };
 use crate::history::{CellKey, Passage};
+use crate::store::{Store, StoreError};
 use crate::track::Track;
 use places::Places;
 use tracks::{Grown, Tracks};
@@ -45,7 +47,7 @@ pub struct Views {
 }
 
 /// The sizes of the views.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ViewSizes {
     /// Cells.
     pub cells: usize,
@@ -64,6 +66,24 @@ impl Views {
         };
         let (cells, tracks, places) = Default::default();
         Self { link, cells, tracks, places, underived: BTreeMap::new() }
+    }
+
+    /// The views of a database, and its useless entries.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn of_store(store: &Store, role: NodeRole) -> Result<(Self, Vec<EntryKey>), StoreError> {
+        let mut views = Self::new(role);
+        for (number, log) in store.logs() {
+            views.introduce(store.writer(number), &log.id.writer);
+        }
+        let useless = views.rebuild(|apply| {
+            store.visit(|writer, key, entry| {
+                apply(writer, key, &entry);
+                Ok::<_, StoreError>(())
+            })
+        })?;
+        Ok((views, useless))
     }
 
     /// Names a writer; call it before its first entry, because the name decides which tracks are
