@@ -69,8 +69,7 @@ impl Passage {
     pub fn of(writer: WriterNumber, entry: EntryKey, handover: &Handover) -> Option<Self> {
         let Handover { trip, sequence, position, rsrp, outcome, .. } = *handover;
         let projected = false;
-        let passage =
-            Self { trip, sequence, position, rsrp, outcome, writer, entry, projected };
+        let passage = Self { trip, sequence, position, rsrp, outcome, writer, entry, projected };
         is_learned(handover).then_some(passage)
     }
 

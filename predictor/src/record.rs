@@ -128,8 +128,7 @@ pub(crate) fn decode_history(bytes: &[u8]) -> Result<CellHistory, FieldError> {
         let rsrp = from.rsrp(flags & 1 != 0)?;
         let outcome = HandoverOutcome::from_bits(flags >> 1);
         let (writer, entry, projected) = (WriterNumber::OWN, EntryKey::default(), false);
-        let passage =
-            Passage { trip, sequence, position, rsrp, outcome, writer, entry, projected };
+        let passage = Passage { trip, sequence, position, rsrp, outcome, writer, entry, projected };
         passages.push(passage);
     }
     from.finish()?;

@@ -10,6 +10,7 @@ use polyrail_model::{
 };
 use polyrail_predictor::forecast::{ForecastSettings, Forecaster};
 use polyrail_predictor::store::{Limits, Store};
+use polyrail_predictor::views::Cells;
 
 use crate::dice::Dice;
 
@@ -71,12 +72,12 @@ fn filled(results: &mut Results, path: &Path, events: u64) -> Result<()> {
 /// What a daemon does after opening its database, in milliseconds: it learns from all cells.
 fn begin(store: &Store) -> Result<f64> {
     let began = Instant::now();
-    let mut forecaster = Forecaster::new(ForecastSettings::default());
+    let mut cells = Cells::default();
     for (key, history) in store.cells_by_age()? {
-        forecaster.learn(key, history);
+        cells.put(key, history);
     }
-    forecaster.refresh();
-    ensure!(!forecaster.is_empty(), "the database has no cells");
+    Forecaster::new(ForecastSettings::default()).refresh(&cells);
+    ensure!(!cells.is_empty(), "the database has no cells");
     Ok(began.elapsed().as_secs_f64() * 1e3)
 }
 

@@ -20,10 +20,12 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use polyrail_config::EVENTS_MAX;
 use polyrail_model::{Direction, RouteId};
+use polyrail_predictor::entry::WriterNumber;
 use polyrail_predictor::exchange::{self, Coarsening, ExchangeError, Format};
 use polyrail_predictor::forecast::evaluate::{EvaluateSettings, evaluate};
 use polyrail_predictor::forecast::{ForecastSettings, Forecaster, Rule};
 use polyrail_predictor::store::{Limits, Store, StoreError, StoreStats};
+use polyrail_predictor::views::Cells;
 use serde_json::json;
 
 use self::plot::Picture;
@@ -336,11 +338,15 @@ fn draw(arguments: &Plot, out: &mut dyn Write) -> Result<bool> {
     let route = arguments.route.or_else(most);
     let route = route.with_context(|| format!("the database knows no cells on the way {way}"))?;
     let mut forecaster = Forecaster::new(ForecastSettings::default());
+    let mut known = Cells::default();
     for (key, history) in &cells {
-        forecaster.learn(key.clone(), history.clone());
+        known.put(key.clone(), history.clone());
     }
     let picture = Picture::new(&cells, route, direction, |key| {
-        forecaster.cell(key)?.place(USUAL_SPEED).map(|place| place.metres())
+        forecaster
+            .cell(&known, WriterNumber::OWN, key)?
+            .place(USUAL_SPEED)
+            .map(|place| place.metres())
     })?;
     let text = picture.draw()?;
     match &arguments.file {
