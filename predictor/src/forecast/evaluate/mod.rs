@@ -163,7 +163,7 @@ pub fn histories<'a>(
 fn fitted<'a>(
     histories: &BTreeMap<&'a CellKey, CellHistory>,
     settings: &ForecastSettings,
-) -> Cells<'a> {
+) -> FittedCells<'a> {
     let pool = Pool::new(histories.iter().map(|(key, history)| (*key, history)));
     let cells = histories.iter().filter(|(_, history)| history.passages().len() > 0);
     let fitted = cells.map(|(key, history)| {
