@@ -9,12 +9,16 @@ use crate::entry::WriterNumber;
 /// The first item of the writer that has most, from the writers of all items; of equal writers, the
 /// one with the highest number, so the node's own items last. `None` without items.
 pub(crate) fn crowded_out(writers: impl Iterator<Item = WriterNumber>) -> Option<usize> {
-    let mut counts: BTreeMap<WriterNumber, (usize, usize)> = BTreeMap::new();
+    // A few writers, in most collections one.
+    let mut counts: Vec<(WriterNumber, usize, usize)> = Vec::new();
     for (place, writer) in writers.enumerate() {
-        counts.entry(writer).or_insert((0, place)).0 += 1;
+        match counts.iter_mut().find(|(known, ..)| *known == writer) {
+            Some((_, count, _)) => *count += 1,
+            None => counts.push((writer, 1, place)),
+        }
     }
-    let heaviest = counts.into_iter().max_by_key(|(writer, (count, _))| (*count, *writer));
-    heaviest.map(|(_, (_, first))| first)
+    let heaviest = counts.into_iter().max_by_key(|(writer, count, _)| (*count, *writer));
+    heaviest.map(|(_, _, first)| first)
 }
 
 /// Chooses `count` items to evict from a full collection. Each item comes with the only writer that

@@ -54,7 +54,8 @@ fn no_other_writer_weighs_more_than_the_mean_of_the_others() {
     for (counts, wanted) in cases {
         let mut history = CellHistory::default();
         for (writer, count) in (0..).zip(counts) {
-            (0..*count as u64).for_each(|trip| drop(history.insert(passage(writer, trip))));
+            (0..*count as u64)
+                .for_each(|trip| assert!(history.insert(passage(writer, trip)).added));
         }
         let weighed = history.weighed(WriterNumber::OWN);
         let got = [0, 1, 2, 3].map(|writer| self::count(&weighed, writer));
