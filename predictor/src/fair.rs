@@ -61,6 +61,9 @@ pub(crate) fn victims<K>(
 mod tests {
     use super::*;
 
+    /// Numbers of items by writer, how many go, and which: writer and number.
+    type Case<'a> = (&'a [(Option<u32>, u64)], usize, &'a [(Option<u32>, u64)]);
+
     #[test]
     fn heaviest_other_writer_loses_its_oldest_first() {
         let items = |counts: &[(Option<u32>, u64)]| -> Vec<_> {
@@ -69,7 +72,7 @@ mod tests {
             });
             all.collect()
         };
-        let cases: [(&[(Option<u32>, u64)], usize, &[(Option<u32>, u64)]); 4] = [
+        let cases: [Case<'_>; 4] = [
             (&[(Some(0), 9), (Some(1), 2), (Some(2), 4)], 2, &[(Some(2), 0), (Some(2), 1)]),
             (&[(Some(0), 9), (Some(1), 1)], 2, &[(Some(1), 0), (Some(0), 0)]),
             (&[(None, 5), (Some(0), 1)], 2, &[(Some(0), 0), (None, 0)]),

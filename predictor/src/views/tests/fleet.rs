@@ -100,7 +100,7 @@ impl Train {
         let trip = self.trips;
         let cells = 1..=CELLS;
         let one = |cell: u64| {
-            let fails = cell % 3 == 0 && self.dice.share() < 0.4;
+            let fails = cell.is_multiple_of(3) && self.dice.share() < 0.4;
             let late = if fails { 60.0 } else { 0.0 };
             let metres = place_of(cell) + late + 20.0 * self.dice.normal();
             self.handover(line, trip, cell, metres, fails)
