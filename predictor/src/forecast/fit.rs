@@ -62,7 +62,7 @@ impl Fit {
             let one = CellForecast::in_force(without, here)?;
             along = along.max(one.along_way(one.place(speed)?) - one.tolerance(speed));
         }
-        // Rounded twice, the place of a single writer stays what it is.
+        // Rounding a rounded place does not change it.
         Some((cell, cell.at(along)))
     }
 }

@@ -101,7 +101,7 @@ impl Tracks {
         replaced.map(|(replaced, _)| replaced).filter(|replaced| *replaced != key)
     }
 
-    /// Builds the tracks whose pieces have changed; returns those that are new or longer.
+    /// Builds the tracks whose pieces have changed; returns the new and the longer tracks.
     pub fn refresh(&mut self) -> Vec<Grown> {
         let mut grown = Vec::new();
         for id in std::mem::take(&mut self.stale) {
