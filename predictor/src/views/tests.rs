@@ -4,5 +4,4 @@ mod caps;
 mod fleet;
 mod forecasts;
 mod poisoning;
-mod size;
 mod tracks;

@@ -132,7 +132,7 @@ impl Tracks {
     }
 
     /// The routes that a spot is on, with position and direction, except the one on which it was
-    /// recorded; the node's own and then those with the lowest numbers, at most [`PROJECTIONS_MAX`].
+    /// recorded; the node's own and then the lowest numbers, at most [`PROJECTIONS_MAX`].
     pub fn projections(&self, spot: &Spot, except: RouteId) -> Vec<(RouteId, Position, Direction)> {
         let mut found = Vec::new();
         let order = [true, false];

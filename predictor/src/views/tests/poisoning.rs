@@ -50,8 +50,15 @@ fn everywhere(
     all
 }
 
+type Forgery = (&'static str, Vec<Written>);
+
 /// The forgeries by name.
-fn forgeries(line: &Line, honest: &[Train], real: &[Written]) -> Vec<(&'static str, Vec<Written>)> {
+fn forgeries(line: &Line, honest: &[Train], real: &[Written]) -> Vec<Forgery> {
+    [many(line, honest), everywhere_at_once(line), others(line, honest, real)].concat()
+}
+
+/// Many entries.
+fn many(line: &Line, honest: &[Train]) -> Vec<Forgery> {
     let new = || Train::new(FORGER, line);
     let mut forger = new();
     let mut all = Vec::new();
@@ -68,6 +75,13 @@ fn forgeries(line: &Line, honest: &[Train], real: &[Written]) -> Vec<(&'static s
         changed(written, |handover, _| handover.at_ms = 4_102_444_800_000)
     });
     all.push(("20,001 trips dated tomorrow", tomorrow.collect()));
+    all
+}
+
+/// Entries in every cell of the line.
+fn everywhere_at_once(line: &Line) -> Vec<Forgery> {
+    let new = || Train::new(FORGER, line);
+    let mut all = Vec::new();
     all.push(("failures in every cell", everywhere(&mut new(), line, 128, true, |_| 0.0)));
     for (name, off) in [
         ("failures 100 m before", -100.0),
@@ -85,6 +99,13 @@ fn forgeries(line: &Line, honest: &[Train], real: &[Written]) -> Vec<(&'static s
     all.push(("late successes", everywhere(&mut new(), line, 128, false, |_| 120.0)));
     all.push(("successes all along", everywhere(&mut new(), line, 128, false, spread)));
     all.push(("successes far before", everywhere(&mut new(), line, 128, false, |_| -700.0)));
+    all
+}
+
+/// Another writer's trips, tracks and places.
+fn others(line: &Line, honest: &[Train], real: &[Written]) -> Vec<Forgery> {
+    let new = || Train::new(FORGER, line);
+    let mut all = Vec::new();
     let mut forger = new();
     let copied = real.iter().filter_map(|(_, _, entry)| {
         let Entry::Handover(handover, spot) = entry else { return None };
