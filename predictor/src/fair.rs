@@ -9,12 +9,16 @@ use crate::entry::WriterNumber;
 /// The first item of the writer that has most, from the writers of all items; of equal writers, the
 /// one with the highest number, so the node's own items last. `None` without items.
 pub(crate) fn crowded_out(writers: impl Iterator<Item = WriterNumber>) -> Option<usize> {
-    let mut counts: BTreeMap<WriterNumber, (usize, usize)> = BTreeMap::new();
+    // A few writers, in most collections one.
+    let mut counts: Vec<(WriterNumber, usize, usize)> = Vec::new();
     for (place, writer) in writers.enumerate() {
-        counts.entry(writer).or_insert((0, place)).0 += 1;
+        match counts.iter_mut().find(|(known, ..)| *known == writer) {
+            Some((_, count, _)) => *count += 1,
+            None => counts.push((writer, 1, place)),
+        }
     }
-    let heaviest = counts.into_iter().max_by_key(|(writer, (count, _))| (*count, *writer));
-    heaviest.map(|(_, (_, first))| first)
+    let heaviest = counts.into_iter().max_by_key(|(writer, count, _)| (*count, *writer));
+    heaviest.map(|(_, _, first)| first)
 }
 
 /// Chooses `count` items to evict from a full collection. Each item comes with the only writer that
@@ -57,6 +61,9 @@ pub(crate) fn victims<K>(
 mod tests {
     use super::*;
 
+    /// Numbers of items by writer, how many go, and which: writer and number.
+    type Case<'a> = (&'a [(Option<u32>, u64)], usize, &'a [(Option<u32>, u64)]);
+
     #[test]
     fn heaviest_other_writer_loses_its_oldest_first() {
         let items = |counts: &[(Option<u32>, u64)]| -> Vec<_> {
@@ -65,7 +72,7 @@ mod tests {
             });
             all.collect()
         };
-        let cases: [(&[(Option<u32>, u64)], usize, &[(Option<u32>, u64)]); 4] = [
+        let cases: [Case<'_>; 4] = [
             (&[(Some(0), 9), (Some(1), 2), (Some(2), 4)], 2, &[(Some(2), 0), (Some(2), 1)]),
             (&[(Some(0), 9), (Some(1), 1)], 2, &[(Some(1), 0), (Some(0), 0)]),
             (&[(None, 5), (Some(0), 1)], 2, &[(Some(0), 0), (None, 0)]),

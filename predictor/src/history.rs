@@ -69,8 +69,7 @@ impl Passage {
     pub fn of(writer: WriterNumber, entry: EntryKey, handover: &Handover) -> Option<Self> {
         let Handover { trip, sequence, position, rsrp, outcome, .. } = *handover;
         let projected = false;
-        let passage =
-            Self { trip, sequence, position, rsrp, outcome, writer, entry, projected };
+        let passage = Self { trip, sequence, position, rsrp, outcome, writer, entry, projected };
         is_learned(handover).then_some(passage)
     }
 
@@ -141,8 +140,12 @@ impl CellHistory {
 
     /// Inserts a passage. `place_of_trip`, between two trips, is the place of a new trip.
     fn insert_at(&mut self, new: Passage, place_of_trip: usize) -> Inserted {
-        let first = self.passages.iter().position(|one| one.is_of_trip(&new));
-        let first = first.unwrap_or(place_of_trip);
+        // Most handovers are of a recent trip.
+        let last = self.passages.iter().rposition(|one| one.is_of_trip(&new));
+        let first = last.map_or(place_of_trip, |last| {
+            let before = self.passages.range(..last).rev();
+            last - before.take_while(|one| one.is_of_trip(&new)).count()
+        });
         let same = self.passages.range(first..).take_while(|one| one.is_of_trip(&new));
         let held = same.clone().count();
         let place = same.clone().take_while(|one| one.sequence < new.sequence).count();

@@ -164,6 +164,22 @@ impl CellForecast {
         Position::from_metres(self.direction.sign() * metres)
     }
 
+    /// Metres of a position along the direction of travel.
+    pub(super) fn along_way(&self, position: Position) -> f64 {
+        self.direction.sign() * position.metres()
+    }
+
+    /// The position of metres along the direction of travel.
+    pub(super) fn at(&self, along: f64) -> Position {
+        Position::from_metres(self.direction.sign() * along)
+    }
+
+    /// How far another place may be off this one, in metres: half of the time that a forecast may
+    /// be early, or the deviation of the cell.
+    pub(super) fn tolerance(&self, speed: f64) -> f64 {
+        (self.settings.early.as_secs_f64() * speed / 2.0).max(self.deviation)
+    }
+
     /// Whether a train so far along, still in this cell, is beyond all that history knows: then its
     /// next handover says nothing about those before. Until there the forecast stays, because the
     /// later a handover the likelier its failure.

@@ -51,10 +51,18 @@ impl Fit {
     }
 
     /// The forecast in force for a train so far along at this speed, and its place.
+    ///
+    /// One writer that reports early failures would move the place so far back that the forecast
+    /// expires before the failure. So the place is no farther before that of the fit without any
+    /// single writer than the latter's tolerance.
     pub fn place(&self, here: Position, speed: f64) -> Option<(&CellForecast, Position)> {
-        let stands = |all: &[CellForecast]| CellForecast::in_force(all, here)?.place(speed);
         let cell = CellForecast::in_force(&self.all, here)?;
-        let place = cell.place(speed)?;
-        self.without.iter().all(|one| stands(one).is_some()).then_some((cell, place))
+        let mut along = cell.along_way(cell.place(speed)?);
+        for without in &self.without {
+            let one = CellForecast::in_force(without, here)?;
+            along = along.max(one.along_way(one.place(speed)?) - one.tolerance(speed));
+        }
+        // Rounding a rounded place does not change it.
+        Some((cell, cell.at(along)))
     }
 }

@@ -91,7 +91,7 @@ impl Positioner {
     }
 
     /// Takes another writer's track, or its new version: the train finds itself on it as on a known
-    /// one, and what it learns there is a change of this node alone. Ignored for the current track.
+    /// one, and its fixes change only this node's copy. Ignored for the current track.
     pub fn offer(&mut self, route: RouteId, track: Track) {
         if self.following.as_ref().is_none_or(|one| one.route != route) {
             self.tracks.offer(route, track);

@@ -38,9 +38,13 @@ impl KnownTracks {
             return;
         }
         let shared = self.entries.iter().filter(|known| known.shared).count();
-        if self.entries.len() < TRACKS_MAX || shared > 0 {
+        if self.len() < TRACKS_MAX || shared > 0 {
             self.add(KnownTrack { route, track, changed: false, shared: true });
         }
+    }
+
+    pub fn len(&self) -> usize {
+        self.entries.len()
     }
 
     pub fn get(&self, route: RouteId) -> Option<&Track> {

@@ -132,3 +132,135 @@ const PART: usize = 8;
 const DEGREES: f64 = 360.0 / 256.0;
 /// Metres of a ten-millionth of a degree of latitude.
 const METRES_PER_UNIT: f64 = 0.011;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::track::{Point, Vector};
+
+    fn place(east: f64, north: f64) -> LatLon {
+        LatLon::from_degrees(50.0, 8.0).unwrap().moved(Vector { east, north })
+    }
+
+    /// A straight line from one point to another, in metres east and north, by a point each km.
+    fn track(from: (f64, f64), to: (f64, f64)) -> Track {
+        let length = (to.0 - from.0).hypot(to.1 - from.1);
+        let point = |metres: f64| {
+            let share = metres / length;
+            let place = place(from.0 + share * (to.0 - from.0), from.1 + share * (to.1 - from.1));
+            Point { place, mark: Position::from_metres(metres), weight: 1 }
+        };
+        let count = (length / 1_000.0) as usize;
+        Track { points: (0..=count).map(|one| point(1_000.0 * one as f64)).collect() }
+    }
+
+    /// The spot of a train at metres of a straight line to the north.
+    fn spot(metres: f64, direction: Direction) -> Spot {
+        let own = track((0.0, 0.0), (0.0, 40_000.0));
+        own.spot(Position::from_metres(metres), direction).unwrap()
+    }
+
+    #[test]
+    fn spot_is_found_on_tracks_along_its_way() {
+        let (up, down) = (Some(Direction::Up), Some(Direction::Down));
+        let north = ((0.0, 0.0), (0.0, 40_000.0));
+        let turned = |degrees: f64| {
+            let (sine, cosine) = degrees.to_radians().sin_cos();
+            let far = 5_000.0;
+            let (east, north) = (far * sine, far * cosine);
+            ((-east, 20_000.0 - north), (east, 20_000.0 + north))
+        };
+        let moved = |east: f64| ((east, 0.0), (east, 40_000.0));
+        let part = |from: f64, to: f64| ((0.0, from), (0.0, to));
+        // The other track, metres along it and direction for a train that goes up.
+        let cases = [
+            ("the same", north, 20_000.0, up),
+            ("parallel", moved(90.0), 20_000.0, up),
+            ("parallel to the west", moved(-90.0), 20_000.0, up),
+            ("too far", moved(110.0), 0.0, None),
+            ("opposite", ((0.0, 40_000.0), (0.0, 0.0)), 20_000.0, down),
+            ("opposite and parallel", ((50.0, 40_000.0), (50.0, 0.0)), 20_000.0, down),
+            ("crossing", turned(90.0), 0.0, None),
+            ("crossing at 50 degrees", turned(50.0), 0.0, None),
+            ("merging at 40 degrees", turned(40.0), 5_000.0, up),
+            ("back at 140 degrees", turned(140.0), 5_000.0, down),
+            ("back at 130 degrees", turned(130.0), 0.0, None),
+            ("within a part", part(17_500.0, 25_500.0), 2_500.0, up),
+            ("before its beginning", part(20_050.0, 30_050.0), 0.0, None),
+            ("beyond its end", part(9_950.0, 19_950.0), 0.0, None),
+        ];
+        for (name, (from, to), metres, wanted) in cases {
+            let track = track(from, to);
+            let finder = SpotFinder::new(&track);
+            for (direction, wanted) in [(Direction::Up, wanted), (Direction::Down, back(wanted))] {
+                let found = finder.find(&track, &spot(20_000.0, direction));
+                assert_eq!(found.map(|(_, direction)| direction), wanted, "{name}");
+                let off = found.map_or(0.0, |(position, _)| position.metres() - metres);
+                assert!(off.abs() < 2.0, "{name}: {off}");
+            }
+        }
+    }
+
+    fn back(direction: Option<Direction>) -> Option<Direction> {
+        direction.map(|direction| match direction {
+            Direction::Up => Direction::Down,
+            Direction::Down => Direction::Up,
+        })
+    }
+
+    #[test]
+    fn finder_finds_what_a_search_of_all_points_finds() {
+        let mut dice = crate::simulated::Dice::new(5);
+        let from = LatLon::from_degrees(50.0, 8.0).unwrap();
+        let line = crate::simulated::Line::new(5, from, 60.0, 60_000.0);
+        let point = |metres: f64| Point {
+            place: line.place(metres),
+            mark: Position::from_metres(metres),
+            weight: 1,
+        };
+        let track = Track { points: (0..600).map(|one| point(100.0 * f64::from(one))).collect() };
+        let finder = SpotFinder::new(&track);
+        let mut found = 0;
+        for _ in 0..2_000 {
+            let metres = dice.between(100.0, 59_000.0);
+            let off = Vector { east: 60.0 * dice.normal(), north: 60.0 * dice.normal() };
+            let place = line.place(metres).moved(off);
+            let (latitude, longitude) = place.units();
+            let heading = (line.bearing(metres).rem_euclid(360.0) / DEGREES) as u8;
+            let nearest = track.nearest(place, None).unwrap();
+            let spot = Spot { latitude, longitude, heading };
+            let one = finder.find(&track, &spot);
+            assert_eq!(one.is_some(), nearest.off_track <= BESIDE_MAX, "{nearest:?}");
+            if let Some((position, direction)) = one {
+                assert!((position.metres() - nearest.metres).abs() < 0.1);
+                assert_eq!(direction, Direction::Up);
+                found += 1;
+            }
+        }
+        assert!((500..2_000).contains(&found), "{found}");
+    }
+
+    #[test]
+    fn spot_has_place_and_heading() {
+        let track = track((0.0, 0.0), (7_000.0, 7_000.0));
+        let at = |metres: f64, direction| track.spot(Position::from_metres(metres), direction);
+        for (metres, direction, heading) in [
+            (0.0, Direction::Up, Some(32)),
+            (2_500.0, Direction::Up, Some(32)),
+            (2_500.0, Direction::Down, Some(160)),
+            (-199.0, Direction::Down, Some(160)),
+            (9_150.0, Direction::Up, Some(32)),
+            (9_250.0, Direction::Up, None),
+            (-201.0, Direction::Up, None),
+        ] {
+            let spot = at(metres, direction);
+            assert_eq!(spot.map(|spot| spot.heading), heading, "{metres}");
+            let Some(spot) = spot else { continue };
+            let there = LatLon::from_units(spot.latitude, spot.longitude).unwrap();
+            let side = metres / 2.0_f64.sqrt();
+            assert!(place(side, side).to(there).length() < 1.0, "{metres}");
+        }
+        let single = Track::begun(place(0.0, 0.0));
+        assert_eq!(single.spot(Position::default(), Direction::Up), None);
+    }
+}

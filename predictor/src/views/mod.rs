@@ -249,8 +249,7 @@ impl Views {
             return;
         }
         for sample in &rates.samples {
-            let place =
-                PlaceKey::of(&rates.carrier, rates.route, rates.direction, sample.position);
+            let place = PlaceKey::of(&rates.carrier, rates.route, rates.direction, sample.position);
             self.places.add(place, writer, key, rates.trip, sample);
             if let Some(spot) = &sample.spot {
                 for (route, position, direction) in self.tracks.projections(spot, rates.route) {

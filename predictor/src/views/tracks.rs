@@ -101,7 +101,7 @@ impl Tracks {
         replaced.map(|(replaced, _)| replaced).filter(|replaced| *replaced != key)
     }
 
-    /// Builds the tracks whose pieces have changed; returns those that are new or longer.
+    /// Builds the tracks whose pieces have changed; returns the new and the longer tracks.
     pub fn refresh(&mut self) -> Vec<Grown> {
         let mut grown = Vec::new();
         for id in std::mem::take(&mut self.stale) {
@@ -132,7 +132,7 @@ impl Tracks {
     }
 
     /// The routes that a spot is on, with position and direction, except the one on which it was
-    /// recorded; the node's own and then those with the lowest numbers, at most [`PROJECTIONS_MAX`].
+    /// recorded; the node's own and then the lowest numbers, at most [`PROJECTIONS_MAX`].
     pub fn projections(&self, spot: &Spot, except: RouteId) -> Vec<(RouteId, Position, Direction)> {
         let mut found = Vec::new();
         let order = [true, false];

@@ -28,7 +28,7 @@ use super::settings::ForecastSettings;
 use super::svm::{self, Features};
 use crate::entry::WriterNumber;
 use crate::history::{CellHistory, CellKey};
-use way::{Cells, Foreseen, Way};
+use way::{FittedCells, Foreseen, Way};
 
 /// What is evaluated, and how.
 #[derive(Clone, Debug, PartialEq)]
@@ -105,7 +105,7 @@ pub fn evaluate_against(
 }
 
 /// A trip from the cells that were learned without it.
-fn judge(report: &mut Report, cells: &Cells, test: &[Way], random: &mut u64) {
+fn judge(report: &mut Report, cells: &FittedCells, test: &[Way], random: &mut u64) {
     let before = report.told.forecasts();
     let always = |one: &CellForecast, speed: f64| Some(one.best_place(speed));
     // Where a rejecter that is always on has a forecast.
@@ -163,7 +163,7 @@ pub fn histories<'a>(
 fn fitted<'a>(
     histories: &BTreeMap<&'a CellKey, CellHistory>,
     settings: &ForecastSettings,
-) -> Cells<'a> {
+) -> FittedCells<'a> {
     let pool = Pool::new(histories.iter().map(|(key, history)| (*key, history)));
     let cells = histories.iter().filter(|(_, history)| history.passages().len() > 0);
     let fitted = cells.map(|(key, history)| {
