@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use polyrail_admin::{
     ConnectionState, Demotion, LinkState, PathState, Reloaded, SessionState, SourceState, Status,
 };
+use polyrail_predictor::views::ViewSizes;
 use polyrail_predictor::worker::{TripState, Unrecorded, WorkerState};
 use serde::Deserialize;
 use serde_json::Value;

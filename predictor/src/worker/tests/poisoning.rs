@@ -1,5 +1,6 @@
 //! A forged gateway: a session with a valid certificate that uploads harmful records.
 
+use crate::entry::LogId;
 use crate::wire::SyncMessage;
 use polyrail_model::{Direction, HandoverOutcome, Position, Speed, TripId};
 
@@ -31,12 +32,22 @@ fn forged_failures_create_no_forecast_on_another_train() {
     let session = SessionKey(7);
     let peer = "mallory".to_owned();
     world.ground.worker.take(world.now, world.wall_ms, Input::Up { session, peer });
+    let mut sequence = 0;
     for trip in 0..6 {
-        let records = (0..8).map(|cell| forged(trip, cell as u32, cell)).collect();
-        let message = SyncMessage::Records(records);
-        world.ground.worker.take(world.now, world.wall_ms, Input::Sync { session, message });
-        world.ground.worker.write(world.now, world.wall_ms);
+        for writer in ["mallory", "train-7"] {
+            let entries = (0..8).map(|cell| {
+                (sequence + cell, Entry::Handover(forged(trip, cell as u32, cell), None))
+            });
+            let entries = entries.collect();
+            let log = LogId { writer: writer.to_owned(), incarnation: 1 };
+            let (first, end) = (sequence, sequence + 8);
+            let message = SyncMessage::Entries { log, floor: 0, first, end, entries };
+            world.ground.worker.take(world.now, world.wall_ms, Input::Sync { session, message });
+            world.ground.worker.write(world.now, world.wall_ms);
+        }
+        sequence += 8;
     }
+    assert_eq!(world.states()[1].received, 48, "nothing under another name");
     world.connect();
     world.rest(30);
     world.ride_on(0..TRIPS);

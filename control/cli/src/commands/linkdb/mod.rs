@@ -20,11 +20,11 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use polyrail_config::EVENTS_MAX;
 use polyrail_model::{Direction, NodeRole, RouteId, TripId};
-use polyrail_predictor::entry::WriterNumber;
+use polyrail_predictor::entry::{Entry, WriterNumber};
 use polyrail_predictor::exchange::{self, Coarsening, ExchangeError, Format};
 use polyrail_predictor::forecast::evaluate::{EvaluateSettings, evaluate};
-use polyrail_predictor::forecast::{ForecastSettings, Forecaster, Rule};
-use polyrail_predictor::entry::Entry;
+use polyrail_predictor::forecast::{ForecastSettings, Forecaster, Rule, SUPPORT};
+use polyrail_predictor::history::{CellHistory, CellKey};
 use polyrail_predictor::store::{Limits, Store, StoreError, StoreStats};
 use polyrail_predictor::views::Views;
 use serde_json::json;
@@ -379,7 +379,10 @@ fn judge(arguments: &Evaluate, out: &mut dyn Write) -> Result<bool> {
 }
 
 fn draw(arguments: &Plot, out: &mut dyn Write) -> Result<bool> {
-    let cells = arguments.database.open()?.cells_by_age()?;
+    let views = views(&arguments.database.open()?)?;
+    let known = views.cells();
+    let cells = known.iter().map(|(key, history)| (key.clone(), history.clone()));
+    let cells: Vec<(CellKey, CellHistory)> = cells.collect();
     let direction = if arguments.down { Direction::Down } else { Direction::Up };
     let mut counts: BTreeMap<RouteId, u64> = BTreeMap::new();
     for (key, _) in cells.iter().filter(|(key, _)| key.direction == direction) {
@@ -390,13 +393,9 @@ fn draw(arguments: &Plot, out: &mut dyn Write) -> Result<bool> {
     let route = arguments.route.or_else(most);
     let route = route.with_context(|| format!("the database knows no cells on the way {way}"))?;
     let mut forecaster = Forecaster::new(ForecastSettings::default());
-    let mut known = Cells::default();
-    for (key, history) in &cells {
-        known.put(key.clone(), history.clone());
-    }
     let picture = Picture::new(&cells, route, direction, |key| {
         forecaster
-            .cell(&known, WriterNumber::OWN, key)?
+            .cell(known, WriterNumber::OWN, key)?
             .place(USUAL_SPEED)
             .map(|place| place.metres())
     })?;
