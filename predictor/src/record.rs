@@ -367,8 +367,8 @@ impl<'a> Reader<'a> {
             return Ok(None);
         }
         let [latitude, longitude] = [self.0.array()?, self.0.array()?].map(i32::from_be_bytes);
-        let is_valid = latitude.unsigned_abs() <= 900_000_000
-            && longitude.unsigned_abs() <= 1_800_000_000;
+        let is_valid =
+            latitude.unsigned_abs() <= 900_000_000 && longitude.unsigned_abs() <= 1_800_000_000;
         let spot = Spot { latitude, longitude, heading: self.byte()? };
         if is_valid { Ok(Some(spot)) } else { Err(FieldError::Invalid("spot")) }
     }

@@ -59,14 +59,18 @@ pub(super) fn import(
     if let Some(name) = missing {
         return Err(ExchangeError::Line(1, format!("column {name:?} is missing")));
     }
+    // Other columns, as the writer's name, are ignored: the operator vouches for the handovers.
+    let places = COLUMNS.map(|name| header.iter().position(|found| found == name));
+    let columns = StringRecord::from(&COLUMNS[..]);
     let mut imported = Rows::default();
     let mut vouched = Vouched::new(store)?;
     store.write(|batch| {
         let mut row = StringRecord::new();
         while read(&mut reader, &mut row)? {
             let line = row.position().map_or(0, csv::Position::line);
-            let handover = row.deserialize(Some(&header)).map_err(|error| {
-                let column = invalid_column(&row, &header);
+            let row = chosen(&row, &places);
+            let handover = row.deserialize(Some(&columns)).map_err(|error| {
+                let column = invalid_column(&row, &columns);
                 read_error(error, column.map_or("row".to_owned(), |at| format!("column {at:?}")))
             })?;
             let entry = Entry::Handover(handover, None);
@@ -74,6 +78,14 @@ pub(super) fn import(
         }
         Ok(imported)
     })
+}
+
+/// The fields of a row in the order of [`COLUMNS`].
+fn chosen(row: &StringRecord, places: &[Option<usize>]) -> StringRecord {
+    let field = |place: &Option<usize>| place.and_then(|place| row.get(place)).unwrap_or_default();
+    let mut chosen: StringRecord = places.iter().map(field).collect();
+    chosen.set_position(row.position().cloned());
+    chosen
 }
 
 /// Reads a row of bounded length; false at the end.

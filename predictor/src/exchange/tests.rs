@@ -102,7 +102,10 @@ fn invalid_line_is_named_and_nothing_is_imported() {
     for (bad, reason) in [
         ("{".to_owned(), "EOF"),
         ("{\"linkdb\":{\"version\":2}}".to_owned(), "repeated"),
-        ("{\"entry\":{\"writer\":\"a\",\"incarnation\":\"1\",\"sequence\":1}}".to_owned(), "neither"),
+        (
+            "{\"entry\":{\"writer\":\"a\",\"incarnation\":\"1\",\"sequence\":1}}".to_owned(),
+            "neither",
+        ),
     ] {
         let mut store = empty();
         let before = store.stats().unwrap();

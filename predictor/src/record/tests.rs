@@ -80,7 +80,9 @@ fn golden_vectors_hold() {
 #[test]
 fn outages_are_truncated_to_milliseconds() {
     let handover = Handover { dark: Duration::from_micros(1999), ..handover() };
-    let Ok(Entry::Handover(kept, None)) = decode(&encode_handover(&handover, None)) else { panic!() };
+    let Ok(Entry::Handover(kept, None)) = decode(&encode_handover(&handover, None)) else {
+        panic!()
+    };
     assert_eq!(kept.dark, Duration::from_millis(1));
 }
 

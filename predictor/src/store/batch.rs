@@ -101,7 +101,8 @@ impl<'t> Batch<'t> {
         let replaced = if of_writer.len() >= WRITER_LOGS_MAX {
             of_writer.into_iter().find(|log| *log != own)
         } else if self.logs.logs.len() >= self.limits.logs_max {
-            let empty = self.logs.logs.iter().filter(|(number, log)| log.count == 0 && **number != own);
+            let empty =
+                self.logs.logs.iter().filter(|(number, log)| log.count == 0 && **number != own);
             let Some((number, _)) = empty.min_by_key(|(_, log)| log.written) else {
                 return Ok(None);
             };
@@ -266,9 +267,9 @@ impl<'t> Batch<'t> {
             }
         }
         let Some(log) = logs.into_iter().find(|log| *log != own) else { return Ok(false) };
-        let pieces = self.tables.entries.range((log.0, 0)..=(log.0, u64::MAX))?.take(PIECES_EVICTED);
-        let pieces: Result<Vec<u64>, StoreError> =
-            pieces.map(|row| Ok(row?.0.value().1)).collect();
+        let pieces =
+            self.tables.entries.range((log.0, 0)..=(log.0, u64::MAX))?.take(PIECES_EVICTED);
+        let pieces: Result<Vec<u64>, StoreError> = pieces.map(|row| Ok(row?.0.value().1)).collect();
         pieces?.into_iter().try_for_each(|sequence| self.remove(log, sequence))?;
         Ok(true)
     }
@@ -370,9 +371,7 @@ impl<'t> Batch<'t> {
 /// log, else that of its arrival.
 fn time_of(entry: &Entry, now_ms: u64, last: Option<u64>) -> u64 {
     match entry {
-        Entry::Handover(handover, _) => {
-            clock::plausible(handover.at_ms, now_ms, last.unwrap_or(0))
-        }
+        Entry::Handover(handover, _) => clock::plausible(handover.at_ms, now_ms, last.unwrap_or(0)),
         _ => last.unwrap_or_else(|| clock::plausible(now_ms, now_ms, 0)),
     }
 }

@@ -59,7 +59,9 @@ impl Log {
             [from.varint()?, from.varint()?, from.varint()?, from.varint()?];
         from.finish()?;
         let is_valid = floor <= next && next <= SEQUENCE_END;
-        is_valid.then_some(Self { id, floor, next, count, written }).ok_or(FieldError::Invalid("log"))
+        is_valid
+            .then_some(Self { id, floor, next, count, written })
+            .ok_or(FieldError::Invalid("log"))
     }
 }
 
@@ -72,7 +74,8 @@ impl Logs {
         };
         let own = u32::try_from(number("own")?).map_err(|_| StoreError::damaged("own log"))?;
         let writers = std::mem::take(&mut self.writers);
-        *self = Self { own: LogNumber(own), writers, written: number("written")?, ..Self::default() };
+        *self =
+            Self { own: LogNumber(own), writers, written: number("written")?, ..Self::default() };
         for row in reading.open_table(LOGS)?.iter()? {
             let (log, bytes) = row?;
             self.insert(LogNumber(log.value()), Log::decode(bytes.value())?);

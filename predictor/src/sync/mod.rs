@@ -290,9 +290,8 @@ impl Sync {
             && now >= self.page_at
         {
             let all = store.logs().filter(|(log, _)| *log >= from);
-            let mut listed = all.filter(|(_, log)| {
-                self.side == Side::Gateway || log.id.writer == self.peer
-            });
+            let mut listed =
+                all.filter(|(_, log)| self.side == Side::Gateway || log.id.writer == self.peer);
             let page = listed.by_ref().take(SyncMessage::MARKS_MAX);
             marks.extend(page.map(|(_, log)| mark(&log.id, log.floor, log.next)));
             self.listing = listed.next().map(|(log, _)| log);

@@ -22,7 +22,8 @@ impl Quotas {
         let known = self.buckets.get(writer).copied();
         let tokens = known.map_or(A_DAY, fill);
         if known.is_none() && self.buckets.len() >= LOGS_MAX {
-            let most = self.buckets.iter().max_by(|one, other| fill(*one.1).total_cmp(&fill(*other.1)));
+            let most =
+                self.buckets.iter().max_by(|one, other| fill(*one.1).total_cmp(&fill(*other.1)));
             if let Some(most) = most.map(|(name, _)| name.clone()) {
                 self.buckets.remove(&most);
             }

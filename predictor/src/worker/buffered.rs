@@ -208,8 +208,7 @@ impl BufferedStore {
     pub(super) fn hear(&mut self, sync: &mut Sync, message: SyncMessage) -> Heard {
         let (now, wall_ms) = (self.now, self.wall_ms);
         let mut quotas = std::mem::take(&mut self.quotas);
-        let heard =
-            self.with(|store| sync.on_message(now, wall_ms, store, &mut quotas, message));
+        let heard = self.with(|store| sync.on_message(now, wall_ms, store, &mut quotas, message));
         self.quotas = quotas;
         // If the database fails, the peer sends the message again.
         let heard = heard.unwrap_or_default();

@@ -43,7 +43,10 @@ fn filled(results: &mut Results, path: &Path, events: u64) -> Result<()> {
     let mut appended = Vec::new();
     for one in trip(events / PER_TRIP) {
         let began = Instant::now();
-        ensure!(store.append_own(&[entry(one)], now_ms)?.fresh.len() == 1, "a new handover was not accepted");
+        ensure!(
+            store.append_own(&[entry(one)], now_ms)?.fresh.len() == 1,
+            "a new handover was not accepted"
+        );
         appended.push(began.elapsed().as_secs_f64() * 1e3);
     }
     drop(store);

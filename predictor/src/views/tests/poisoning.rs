@@ -134,7 +134,8 @@ fn others(line: &Line, honest: &[Train], real: &[Written]) -> Vec<Forgery> {
         for piece in honest[0].track.pieces(route) {
             let TrackPiece { route, mut points, piece } = piece;
             for point in &mut points {
-                let share = point.position.metres().rem_euclid(TrackPiece::LENGTH) / TrackPiece::LENGTH;
+                let share =
+                    point.position.metres().rem_euclid(TrackPiece::LENGTH) / TrackPiece::LENGTH;
                 let metres = (f64::from(piece) + share * share) * TrackPiece::LENGTH;
                 point.position = Position::from_metres(metres);
             }

@@ -1,7 +1,7 @@
 //! The forecasts and outlooks of both sides.
 
+use crate::entry::{Link, RateSample, Rates};
 use crate::position::TrainPosition;
-use crate::store::PlaceSample;
 use polyrail_model::{Direction, Position, TripId};
 
 use super::super::lookahead::outlook;
@@ -205,7 +205,7 @@ fn rates_of_a_trip_are_known_on_the_next_trip() {
 #[test]
 fn missing_values_come_from_the_nearest_place() {
     let now = Instant::now();
-    let mut store = BufferedStore::open(now, None, settings());
+    let mut store = train_store(now, None, settings());
     let (direction, speed) = (Direction::Up, 100.0);
     let place =
         TrainPosition { at: now, route: ROUTE, direction, metres: 1_060.0, speed, error: 4.0 };
@@ -214,8 +214,9 @@ fn missing_values_come_from_the_nearest_place() {
         let rate = mbps.map(|mbps| Bitrate::from_bps(mbps * 1_000_000));
         let delay = millis.map(Duration::from_millis);
         let (route, trip) = (ROUTE, TripId(1));
-        let sample = PlaceSample { carrier, route, direction, position, trip, rate, delay };
-        store.record_place(sample);
+        let samples = vec![RateSample { position, spot: None, rate, delay }];
+        let rates = Rates { trip, carrier, route, direction, link: Link::Up, samples };
+        store.record(Entry::Rates(rates));
     };
     record(850.0, Some(1), Some(10));
     record(1_050.0, None, Some(20));

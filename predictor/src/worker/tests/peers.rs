@@ -101,10 +101,7 @@ fn empty_train_forecasts_from_three_others() {
     world.connect();
     world.rest(60);
     let [train, ground] = world.states();
-    assert_eq!(
-        train.store.stats.unwrap().entries,
-        ground.store.stats.unwrap().entries,
-    );
+    assert_eq!(train.store.stats.unwrap().entries, ground.store.stats.unwrap().entries,);
     let met = world.ride(99, |_, _| {});
     for Met { at, .. } in met {
         assert!(world.train.forecast_of("a", at).is_some(), "on board");
