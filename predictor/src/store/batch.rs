@@ -149,7 +149,7 @@ impl<'t> Batch<'t> {
     }
 
     /// Appends entries of any log, from `first` on; everything below `end` is known then. Entries
-    /// that are known or below the floor change nothing. If `first` is above what is known, nothing
+    /// that are known or below the floor change nothing. If `first` is above the log's mark, nothing
     /// is appended.
     pub(crate) fn append(
         &mut self,
@@ -261,7 +261,8 @@ impl<'t> Batch<'t> {
         logs.retain(|log| self.logs.logs.get(log).is_some_and(|log| log.count > 0));
         for log in &logs {
             let (trip, is_newest) = self.oldest_trip(*log)?;
-            if !trip.is_empty() && !(is_newest && *log == own) {
+            let is_kept = is_newest && *log == own;
+            if !(trip.is_empty() || is_kept) {
                 trip.into_iter().try_for_each(|sequence| self.remove(*log, sequence))?;
                 return Ok(true);
             }

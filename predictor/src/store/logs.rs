@@ -17,7 +17,7 @@ pub struct Log {
     pub id: LogId,
     /// Entries below this were purged and are refused.
     pub floor: u64,
-    /// All entries below this are known; those that are useless or evicted are not here.
+    /// All entries below this are known; useless and evicted ones are not here.
     pub next: u64,
     /// The entries that are here.
     pub count: u64,

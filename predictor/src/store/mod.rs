@@ -222,7 +222,7 @@ impl Store {
     }
 
     /// Appends entries of another log in one durable transaction. Everything below the end of
-    /// `range` is known afterwards, unless its beginning is above what is known: then nothing is
+    /// `range` is known afterwards, unless its beginning is above the log's mark: then nothing is
     /// appended.
     pub fn append(
         &mut self,

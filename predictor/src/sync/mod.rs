@@ -3,9 +3,9 @@
 //! Both sides run the same machine; `docs/protocol.md` has the rules. It knows no socket, thread or
 //! clock, and holds no entries: all else it reads from the [`Store`] when it is to be sent.
 //!
-//! Each side states what it knows of each log (marks). The sender then sends the entries above the
+//! Each side states its mark of each log. The sender then sends the entries above the
 //! mark, in order, at most [`FLIGHTS_MAX`] messages at once. The receiver ignores entries that begin
-//! above its mark, and answers each message with its mark. What is not answered is sent again, less
+//! above its mark, and answers each message with its mark. Unanswered messages are sent again, less
 //! and less often. Nothing else is kept: entries in order need no list of gaps.
 //!
 //! A gateway offers its own logs. A cloud offers those of all other gateways, if it shares. A cloud
@@ -77,7 +77,7 @@ pub struct Sync {
     refused: u64,
 }
 
-/// What the peer knows of a log, and what was sent.
+/// The peer's mark of a log, and how far entries were sent.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
     next: u64,
@@ -89,7 +89,7 @@ struct Known {
 /// The effect of a message.
 #[derive(Debug, Default)]
 pub struct Heard {
-    /// What was appended.
+    /// The appended entries.
     pub appended: Appended,
     /// The log that has changed; other peers want it ([`Sync::relayed`]).
     pub log: Option<LogNumber>,
@@ -391,7 +391,7 @@ pub fn handovers(entries: &[(crate::entry::EntryKey, Entry)]) -> u64 {
 pub const FLIGHTS_MAX: usize = 4;
 /// How long a cloud collects entries of one gateway before it sends them to the others.
 pub const RELAY_WAIT: Duration = Duration::from_secs(5);
-/// What is not answered is sent again after this time, then after twice as long each time, up to
+/// Unanswered messages are sent again after this time, then after twice as long each time, up to
 /// [`RETRY_MAX`].
 const RETRY: Duration = Duration::from_secs(3);
 const RETRY_MAX: Duration = Duration::from_secs(60);

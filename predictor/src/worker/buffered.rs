@@ -184,7 +184,7 @@ impl BufferedStore {
         None
     }
 
-    /// Takes what was written over into the views.
+    /// Takes written entries over into the views.
     fn apply(&mut self, appended: &Appended) {
         let Self { store: Some(store), views, introduced, useless, .. } = self else { return };
         for (log, floor) in &appended.forgotten {

@@ -87,8 +87,11 @@ impl RateRecorder {
     /// The entries that were begun this long ago.
     pub(super) fn take_due(&mut self, now: Instant) -> Vec<Rates> {
         let due = |open: &OpenRates| now.saturating_duration_since(open.began) >= OPEN_MAX;
-        let due = self.open.extract_if(.., |_, open| due(open));
-        due.map(|(_, open)| open.rates).collect()
+        let (due, open) =
+            std::mem::take(&mut self.open).into_iter().partition(|(_, open)| due(open));
+        self.open = open;
+        let due: BTreeMap<String, OpenRates> = due;
+        due.into_values().map(|open| open.rates).collect()
     }
 
     /// All entries, at the end.

@@ -57,7 +57,7 @@ pub struct StoreState {
     pub lost: u64,
     /// Its contents.
     pub stats: Option<StoreStats>,
-    /// The sizes of what is derived from them.
+    /// The sizes of its views.
     #[serde(default)]
     pub views: ViewSizes,
 }
