@@ -41,7 +41,8 @@ fn exact_exports_are_imported_completely() {
     let mut lines: Vec<_> = file.lines().map(str::to_owned).collect();
     let copy = text(&other, Format::Ndjson, 0);
     let mut copied: Vec<_> = copy.lines().map(str::to_owned).collect();
-    (lines.sort(), copied.sort());
+    lines.sort();
+    copied.sort();
     assert_eq!(lines, copied);
     let again = import(&mut other, Format::Ndjson, file.as_bytes(), NOW).unwrap();
     assert_eq!((again.handovers, again.known), (0, 18));

@@ -223,9 +223,9 @@ fn missing_values_come_from_the_nearest_place() {
     record(1_250.0, Some(3), None);
     record(1_550.0, Some(4), Some(40));
     store.on_timeout(now + Duration::from_secs(30), WALL_MS);
-    let mut reported = |metres: f64| -> Vec<(u64, u128)> {
+    let reported = |metres: f64| -> Vec<(u64, u128)> {
         let place = TrainPosition { metres, ..place };
-        let steps = outlook(now, &mut store, "a", &place).steps.into_iter();
+        let steps = outlook(now, &store, "a", &place).steps.into_iter();
         steps.map(|one| (one.rate.as_bps() / 1_000_000, one.delay.as_millis())).collect()
     };
     // At 1,060 m the next 200 m are nearer than the last, at 1,040 m the other way round.
