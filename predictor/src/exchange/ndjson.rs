@@ -137,6 +137,11 @@ pub(super) fn import(
                 }
                 Line::Entry(row) => {
                     let (log, sequence, entry) = row.entry().map_err(invalid)?;
+                    if log.writer.is_empty() {
+                        // Of a file that no daemon has named yet.
+                        vouched.append(batch, &mut rows, number, entry, now_ms)?;
+                        continue;
+                    }
                     let (mut appended, range) = (Appended::default(), (0, sequence + 1));
                     let entries = [(sequence, entry)];
                     batch.append(&log, 0, range, &entries, now_ms, &mut appended)?;

@@ -35,8 +35,8 @@ pub enum StoreError {
     /// An earlier version of the program wrote it.
     #[error(
         "the file has format {0}, this program knows {FORMAT}: export it with `polyrail linkdb \
-         export --coarsen 0` of the version that wrote it, move it away, and import the export with \
-         `polyrail linkdb import`"
+         export --coarsen 0` of the version that wrote it, move it away, and import the export \
+         with `polyrail linkdb import`"
     )]
     TooOld(u64),
     /// The file was changed or cut by something other than this program.
