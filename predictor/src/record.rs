@@ -1,8 +1,8 @@
 //! The encoding of entries in the database and in messages.
 //!
-//! Each value begins with its kind, which changes with the encoding. Numbers are LEB128 varints in their shortest
-//! form, signed ones in zigzag order; random ids take eight bytes. Decoding is strict: it rejects
-//! trailing bytes, unknown versions, overlong numbers and invalid values. Times are whole
+//! Each value begins with its kind, which changes with the encoding. Numbers are LEB128 varints in
+//! their shortest form, signed ones in zigzag order; random ids take eight bytes. Decoding is
+//! strict: it rejects trailing bytes, unknown kinds, overlong numbers and invalid values. Times are whole
 //! milliseconds.
 
 use std::time::Duration;

@@ -149,8 +149,8 @@ impl<'t> Batch<'t> {
     }
 
     /// Appends entries of any log, from `first` on; everything below `end` is known then. Entries
-    /// that are known or below the floor change nothing. If `first` is above the log's mark, nothing
-    /// is appended.
+    /// that are known or below the floor change nothing. If `first` is above the log's mark,
+    /// nothing is appended.
     pub(crate) fn append(
         &mut self,
         id: &LogId,

@@ -4,8 +4,8 @@
 //! clock, and holds no entries: all else it reads from the [`Store`] when it is to be sent.
 //!
 //! Each side states its mark of each log. The sender then sends the entries above the
-//! mark, in order, at most [`FLIGHTS_MAX`] messages at once. The receiver ignores entries that begin
-//! above its mark, and answers each message with its mark. Unanswered messages are sent again, less
+//! mark, in order, at most [`FLIGHTS_MAX`] messages at once. The receiver ignores entries that
+//! begin above its mark, and answers each message with its mark. Unanswered messages are sent again, less
 //! and less often. Nothing else is kept: entries in order need no list of gaps.
 //!
 //! A gateway offers its own logs. A cloud offers those of all other gateways, if it shares. A cloud
