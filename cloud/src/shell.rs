@@ -63,7 +63,7 @@ pub fn run(config: CloudConfig, start: StartOptions) -> anyhow::Result<()> {
     let waker = Arc::new(mio::Waker::new(poll.registry(), WAKER)?);
     let linkdb = config.common.linkdb.as_ref().map(|linkdb| {
         let settings = linkdb_settings(linkdb, linkdb.shares());
-        start_linkdb(linkdb, settings, NodeRole::Cloud, &waker)
+        start_linkdb(linkdb, settings, NodeRole::Cloud, name.as_str(), &waker)
     });
     let linkdb = linkdb.transpose()?;
     // A cloud has no telemetry sources.

@@ -95,7 +95,7 @@ pub fn linkdb_settings(config: &LinkDbConfig, share: bool) -> LinkDbSettings {
     LinkDbSettings { events_max, retention, forecast, guard, share }
 }
 
-/// Starts LinkDB's worker.
+/// Starts LinkDB's worker under the name in the node's certificate.
 ///
 /// # Errors
 /// The system cannot start the thread.
@@ -103,11 +103,13 @@ pub fn start_linkdb(
     config: &LinkDbConfig,
     settings: LinkDbSettings,
     role: NodeRole,
+    name: &str,
     waker: &Arc<Waker>,
 ) -> anyhow::Result<Foresight> {
     let seed = u64::from_ne_bytes(random()?);
     let notify = polyrail_relay::notify(waker.clone());
-    let options = Options { role, path: Some(config.path.clone()), settings, seed, notify };
+    let (name, path) = (name.to_owned(), Some(config.path.clone()));
+    let options = Options { role, name, path, settings, seed, notify };
     Ok(Foresight::new(Worker::start(options).context("cannot start the LinkDB thread")?))
 }
 

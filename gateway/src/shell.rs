@@ -66,7 +66,7 @@ pub fn run(config: GatewayConfig, start: StartOptions) -> anyhow::Result<()> {
     let waker = Arc::new(mio::Waker::new(poll.registry(), WAKER)?);
     let linkdb = config.common.linkdb.as_ref().map(|linkdb| {
         let settings = linkdb_settings(linkdb, true);
-        start_linkdb(linkdb, settings, NodeRole::Gateway, &waker)
+        start_linkdb(linkdb, settings, NodeRole::Gateway, name.as_str(), &waker)
     });
     let linkdb = linkdb.transpose()?;
     let telemetry = linkdb.as_ref().map(|linkdb| {

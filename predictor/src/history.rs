@@ -1,14 +1,19 @@
 //! The history of a cell: its last handovers, a bounded summary that outlives the trips.
 //!
 //! It excludes handovers of a standing train and keeps only the first few of each trip, because one
-//! train that stays in a place must not outweigh the trains that pass it.
+//! train that stays in a place must not outweigh the trains that pass it. For the same reason no
+//! writer outweighs the others ([`CellHistory::weighed`]).
 
-use std::collections::{BTreeSet, VecDeque};
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use polyrail_model::{
     CellId, Direction, Handover, HandoverOutcome, Position, RouteId, Rsrp, TripId,
 };
 use serde::{Deserialize, Serialize};
+
+use crate::entry::{EntryKey, WriterNumber};
+use crate::fair::crowded_out;
 
 /// The key of a history: the handovers out of one cell, on one track, in one direction.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -47,34 +52,59 @@ pub struct Passage {
     pub rsrp: Option<Rsrp>,
     /// How it ended.
     pub outcome: HandoverOutcome,
+    /// Who observed it.
+    #[serde(skip)]
+    pub writer: WriterNumber,
+    /// Its entry.
+    #[serde(skip)]
+    pub entry: EntryKey,
+    /// It was recorded on another track, and `position` is the projection on this one.
+    #[serde(skip)]
+    pub projected: bool,
 }
 
 impl Passage {
-    /// The passage of a handover; none while the train stood. A modem that alternates between
-    /// cells at a platform, or in a depot at night, says nothing about passing trains.
-    fn of(handover: &Handover) -> Option<Self> {
+    /// The passage of a writer's handover; none while the train stood. A modem that alternates
+    /// between cells at a platform, or in a depot at night, says nothing about passing trains.
+    pub fn of(writer: WriterNumber, entry: EntryKey, handover: &Handover) -> Option<Self> {
         let Handover { trip, sequence, position, rsrp, outcome, .. } = *handover;
-        let passage = Self { trip, sequence, position, rsrp, outcome };
+        let projected = false;
+        let passage = Self { trip, sequence, position, rsrp, outcome, writer, entry, projected };
         is_learned(handover).then_some(passage)
+    }
+
+    fn is_of_trip(&self, other: &Self) -> bool {
+        (self.trip, self.writer) == (other.trip, other.writer)
     }
 }
 
 /// The last handovers out of a cell: at most [`PASSAGES_MAX`], and the first [`TRIP_PASSAGES_MAX`]
-/// of each trip.
+/// of each trip of a writer.
 ///
 /// Trips are in the order of arrival, or in order of time if that is known
 /// ([`CellHistory::add_in_order`]). Passages of a trip are in order of their numbers, so the order
-/// in which a trip's records arrive does not matter. A full history drops its first passage.
+/// in which a trip's records arrive does not matter. A full history drops the first passage of the
+/// writer that has most, so that no writer displaces another.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CellHistory {
     passages: VecDeque<Passage>,
 }
 
+/// The effect of an insertion.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Inserted {
+    /// The history holds the passage, and did not before.
+    pub added: bool,
+    /// The passage that a full history dropped for it, or itself.
+    pub dropped: Option<Passage>,
+}
+
 impl CellHistory {
-    /// Adds a handover, unless the train stood, its trip has enough earlier ones here, or it is
-    /// known. Returns whether it was added.
+    /// Adds a handover of this node, unless the train stood, its trip has enough earlier ones here,
+    /// or it is known. Returns whether it was added.
     pub fn add(&mut self, handover: &Handover) -> bool {
-        Passage::of(handover).is_some_and(|new| self.insert(new, self.passages.len()))
+        let new = Passage::of(WriterNumber::OWN, EntryKey::default(), handover);
+        new.is_some_and(|new| self.insert(new).added)
     }
 
     /// Adds a handover as [`CellHistory::add`] does, but places a new trip before all newer ones.
@@ -88,7 +118,8 @@ impl CellHistory {
         handover: &Handover,
         mut is_newer: impl FnMut(TripId) -> Result<bool, E>,
     ) -> Result<bool, E> {
-        let Some(new) = Passage::of(handover) else { return Ok(false) };
+        let new = Passage::of(WriterNumber::OWN, EntryKey::default(), handover);
+        let Some(new) = new else { return Ok(false) };
         let (mut first, mut end) = (0, self.passages.len());
         // Nearly all arrive in order, so the search begins at the last one.
         let mut look = end.saturating_sub(1);
@@ -99,28 +130,38 @@ impl CellHistory {
             }
             look = first + (end - first) / 2;
         }
-        Ok(self.insert(new, first))
+        Ok(self.insert_at(new, first).added)
+    }
+
+    /// Adds a passage of any writer; a new trip is the newest.
+    pub fn insert(&mut self, new: Passage) -> Inserted {
+        self.insert_at(new, self.passages.len())
     }
 
     /// Inserts a passage. `place_of_trip`, between two trips, is the place of a new trip.
-    fn insert(&mut self, new: Passage, place_of_trip: usize) -> bool {
-        let first = self.passages.iter().position(|one| one.trip == new.trip);
-        let first = first.unwrap_or(place_of_trip);
-        let own = self.passages.range(first..).take_while(|one| one.trip == new.trip);
-        let held = own.clone().count();
-        let place = own.clone().take_while(|one| one.sequence < new.sequence).count();
-        if place >= TRIP_PASSAGES_MAX || own.clone().any(|one| one.sequence == new.sequence) {
-            return false;
+    fn insert_at(&mut self, new: Passage, place_of_trip: usize) -> Inserted {
+        // Most handovers are of a recent trip.
+        let last = self.passages.iter().rposition(|one| one.is_of_trip(&new));
+        let first = last.map_or(place_of_trip, |last| {
+            let before = self.passages.range(..last).rev();
+            last - before.take_while(|one| one.is_of_trip(&new)).count()
+        });
+        let same = self.passages.range(first..).take_while(|one| one.is_of_trip(&new));
+        let held = same.clone().count();
+        let place = same.clone().take_while(|one| one.sequence < new.sequence).count();
+        if place >= TRIP_PASSAGES_MAX || same.clone().any(|one| one.sequence == new.sequence) {
+            return Inserted::default();
         }
         if held >= TRIP_PASSAGES_MAX {
             self.passages.remove(first + held - 1);
         }
         self.passages.insert(first + place, new);
-        if self.passages.len() > PASSAGES_MAX {
-            self.passages.pop_front();
-            return first + place > 0;
+        if self.passages.len() <= PASSAGES_MAX {
+            return Inserted { added: true, dropped: None };
         }
-        true
+        let gone = crowded_out(self.passages.iter().map(|one| one.writer));
+        let dropped = gone.and_then(|gone| self.passages.remove(gone));
+        Inserted { added: gone != Some(first + place), dropped }
     }
 
     /// The handovers, oldest trip first.
@@ -128,17 +169,66 @@ impl CellHistory {
         self.passages.iter()
     }
 
+    /// The writers, each once.
+    pub fn writers(&self) -> BTreeSet<WriterNumber> {
+        self.passages.iter().map(|one| one.writer).collect()
+    }
+
+    /// The only writer, if there is just one.
+    pub fn sole_writer(&self) -> Option<WriterNumber> {
+        let first = self.passages.front()?.writer;
+        self.passages.iter().all(|one| one.writer == first).then_some(first)
+    }
+
+    /// The history as it counts for a node: of each other writer only the newest passages, no more
+    /// than the mean of the others' counts, rounded up. A writer with the cell for itself has
+    /// nobody to compare with, and counts in full.
+    pub fn weighed(&self, own: WriterNumber) -> Cow<'_, Self> {
+        if self.sole_writer().is_some() {
+            return Cow::Borrowed(self);
+        }
+        let mut counts: BTreeMap<WriterNumber, usize> = BTreeMap::new();
+        self.passages.iter().for_each(|one| *counts.entry(one.writer).or_default() += 1);
+        let others = counts.len().saturating_sub(1).max(1);
+        let all = self.passages.len();
+        let mut surplus: BTreeMap<WriterNumber, usize> = BTreeMap::new();
+        for (writer, count) in counts.into_iter().filter(|(writer, _)| *writer != own) {
+            surplus.insert(writer, count.saturating_sub((all - count).div_ceil(others)));
+        }
+        if surplus.values().all(|surplus| *surplus == 0) {
+            return Cow::Borrowed(self);
+        }
+        let counts = |one: &&Passage| match surplus.get_mut(&one.writer) {
+            Some(left) if *left > 0 => {
+                *left -= 1;
+                false
+            }
+            _ => true,
+        };
+        Cow::Owned(Self { passages: self.passages.iter().filter(counts).copied().collect() })
+    }
+
     /// The number of trips with a failure at a position that `counts` accepts.
     pub fn trips_that_failed(&self, counts: impl Fn(Position) -> bool) -> u32 {
         let failed = |one: &&Passage| one.outcome.is_failure() && counts(one.position);
-        let trips: BTreeSet<TripId> =
-            self.passages.iter().filter(failed).map(|one| one.trip).collect();
+        let trips: BTreeSet<(WriterNumber, TripId)> =
+            self.passages.iter().filter(failed).map(|one| (one.writer, one.trip)).collect();
         trips.len() as u32
     }
 
     /// The history without one trip.
     pub fn without(&self, trip: TripId) -> Self {
-        Self { passages: self.passages.iter().filter(|one| one.trip != trip).copied().collect() }
+        self.retained(|one| one.trip != trip)
+    }
+
+    /// The history without one writer.
+    pub fn without_writer(&self, writer: WriterNumber) -> Self {
+        self.retained(|one| one.writer != writer)
+    }
+
+    /// The passages that `keeps` accepts.
+    pub(crate) fn retained(&self, mut keeps: impl FnMut(&Passage) -> bool) -> Self {
+        Self { passages: self.passages.iter().filter(|one| keeps(one)).copied().collect() }
     }
 }
 
@@ -147,7 +237,7 @@ impl FromIterator<Passage> for CellHistory {
     fn from_iter<I: IntoIterator<Item = Passage>>(passages: I) -> Self {
         let mut history = Self::default();
         for passage in passages {
-            history.insert(passage, history.passages.len());
+            history.insert(passage);
         }
         history
     }

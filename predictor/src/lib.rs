@@ -9,7 +9,9 @@
 #![forbid(unsafe_code)]
 
 pub mod detect;
+pub mod entry;
 pub mod exchange;
+mod fair;
 pub mod forecast;
 pub mod history;
 pub mod pilot;
@@ -21,5 +23,6 @@ mod simulated;
 pub mod store;
 pub mod sync;
 pub mod track;
+pub mod views;
 pub mod wire;
 pub mod worker;

@@ -1,19 +1,20 @@
-//! The encoding of handovers and cells' histories in the database.
+//! The encoding of entries in the database and in messages.
 //!
-//! Each value begins with the version of its encoding. Numbers are LEB128 varints in their shortest
-//! form, signed ones in zigzag order; random ids take eight bytes. Decoding is strict: it rejects
-//! trailing bytes, unknown versions, overlong numbers and invalid values. Times are whole
+//! Each value begins with its kind, which changes with the encoding. Numbers are LEB128 varints in
+//! their shortest form, signed ones in zigzag order; random ids take eight bytes. Decoding is
+//! strict: it rejects trailing bytes, unknown kinds, overlong numbers and invalid values. Times are whole
 //! milliseconds.
 
 use std::time::Duration;
 
-use polyrail_model::codec::{Cursor, FieldError};
+use polyrail_model::codec::{Cursor, FieldError, NUMBER_MAX};
 use polyrail_model::{
-    CellId, Direction, Handover, HandoverOutcome, Position, RouteId, Rsrp, Speed, TripId,
+    Bitrate, CellId, Direction, Handover, HandoverOutcome, Position, RouteId, Rsrp, Speed, TripId,
 };
 
-use crate::history::{CellHistory, PASSAGES_MAX, Passage};
-use crate::wire::CARRIER_NAME_MAX;
+use crate::entry::{
+    CARRIER_NAME_MAX, ENTRY_BYTES_MAX, Entry, Link, RateSample, Rates, Spot, TrackPiece, TrackPoint,
+};
 
 /// Checks the carrier's name, the time and the outage of a handover from a peer or a file.
 ///
@@ -30,9 +31,56 @@ pub(crate) fn check(handover: &Handover) -> Result<(), FieldError> {
     Ok(())
 }
 
-/// Encodes a valid handover; its outage is truncated to milliseconds.
-pub(crate) fn encode_handover(handover: &Handover) -> Vec<u8> {
-    let mut out = Writer::new(VERSION);
+/// Encodes a valid entry. Durations are truncated: outages to milliseconds, delays to microseconds.
+pub(crate) fn encode(entry: &Entry) -> Vec<u8> {
+    match entry {
+        Entry::Handover(handover, spot) => encode_handover(handover, spot.as_ref()),
+        Entry::Track(piece) => encode_piece(piece),
+        Entry::Rates(rates) => encode_rates(rates),
+    }
+}
+
+/// Decodes an entry.
+///
+/// # Errors
+/// The bytes are not a valid entry in its shortest encoding, or too many.
+pub(crate) fn decode(bytes: &[u8]) -> Result<Entry, FieldError> {
+    if bytes.len() > ENTRY_BYTES_MAX {
+        return Err(FieldError::Invalid("length of an entry"));
+    }
+    match bytes.first() {
+        Some(&HANDOVER) => decode_handover(bytes),
+        Some(&TRACK) => decode_piece(bytes).map(Entry::Track),
+        Some(&RATES) => decode_rates(bytes).map(Entry::Rates),
+        Some(_) => Err(FieldError::Invalid("kind of an entry")),
+        None => Err(FieldError::Truncated),
+    }
+}
+
+/// Whether these are the bytes of a piece of a track.
+pub(crate) fn is_piece(bytes: &[u8]) -> bool {
+    bytes.first() == Some(&TRACK)
+}
+
+/// Checks an entry of this node or of a file.
+///
+/// # Errors
+/// Names the first invalid field.
+pub(crate) fn check_entry(entry: &Entry) -> Result<(), FieldError> {
+    match entry {
+        Entry::Handover(handover, _) => check(handover),
+        Entry::Track(piece) if piece.is_valid() => Ok(()),
+        Entry::Track(_) => Err(FieldError::Invalid("piece of a track")),
+        Entry::Rates(rates) => {
+            check_carrier(&rates.carrier)?;
+            let is_valid = (1..=Rates::SAMPLES_MAX).contains(&rates.samples.len());
+            if is_valid { Ok(()) } else { Err(FieldError::Invalid("number of samples")) }
+        }
+    }
+}
+
+fn encode_handover(handover: &Handover, spot: Option<&Spot>) -> Vec<u8> {
+    let mut out = Writer::new(HANDOVER);
     out.fixed(handover.trip.0);
     out.varint(handover.sequence.into());
     out.varint(handover.at_ms);
@@ -42,7 +90,8 @@ pub(crate) fn encode_handover(handover: &Handover) -> Vec<u8> {
         handover.direction as u8
             | u8::from(handover.to.is_some()) << 1
             | u8::from(handover.rsrp.is_some()) << 2
-            | (handover.outcome as u8) << 3,
+            | (handover.outcome as u8) << 3
+            | u8::from(spot.is_some()) << 5,
     );
     out.signed(handover.position.decimetres.into());
     out.varint(handover.speed.centimetres_per_second.into());
@@ -52,27 +101,25 @@ pub(crate) fn encode_handover(handover: &Handover) -> Vec<u8> {
     }
     out.rsrp(handover.rsrp);
     out.varint(u64::try_from(handover.dark.as_millis()).unwrap_or(u64::MAX));
+    out.spot(spot);
     out.finish()
 }
 
-/// Decodes a handover.
-///
-/// # Errors
-/// The bytes are not a valid handover in its shortest encoding.
-pub(crate) fn decode_handover(bytes: &[u8]) -> Result<Handover, FieldError> {
-    let mut from = Reader::new(bytes, VERSION)?;
+fn decode_handover(bytes: &[u8]) -> Result<Entry, FieldError> {
+    let mut from = Reader::new(bytes, HANDOVER)?;
     let trip = TripId(from.fixed()?);
     let sequence = from.number("sequence")?;
     let at_ms = from.varint()?;
     let carrier = from.text()?;
     let route = RouteId(from.fixed()?);
-    let flags = from.flags(0b1_1111)?;
+    let flags = from.flags(0b11_1111)?;
     let position = Position { decimetres: from.signed("position")? };
     let speed = Speed { centimetres_per_second: from.number("speed")? };
     let left = CellId(from.varint()?);
     let to = if flags & 0b10 != 0 { Some(CellId(from.varint()?)) } else { None };
     let rsrp = from.rsrp(flags & 0b100 != 0)?;
     let dark = Duration::from_millis(from.varint()?);
+    let spot = from.spot(flags & 0b10_0000 != 0)?;
     from.finish()?;
     let handover = Handover {
         trip,
@@ -90,48 +137,99 @@ pub(crate) fn decode_handover(bytes: &[u8]) -> Result<Handover, FieldError> {
         dark,
     };
     check(&handover)?;
-    Ok(handover)
+    Ok(Entry::Handover(handover, spot))
 }
 
-/// Encodes a cell's history.
-pub(crate) fn encode_history(history: &CellHistory) -> Vec<u8> {
-    let mut out = Writer::new(VERSION);
-    out.varint(history.passages().len() as u64);
-    for passage in history.passages() {
-        out.fixed(passage.trip.0);
-        out.varint(passage.sequence.into());
-        out.signed(passage.position.decimetres.into());
-        out.byte(u8::from(passage.rsrp.is_some()) | (passage.outcome as u8) << 1);
-        out.rsrp(passage.rsrp);
+/// Points after the first are differences to the one before.
+fn encode_piece(piece: &TrackPiece) -> Vec<u8> {
+    let mut out = Writer::new(TRACK);
+    out.fixed(piece.route.0);
+    out.signed(piece.piece.into());
+    out.varint(piece.points.len() as u64);
+    let mut before = [0; 3];
+    for point in &piece.points {
+        let now = [point.latitude, point.longitude, point.position.decimetres];
+        for (now, before) in now.into_iter().zip(before) {
+            out.signed(i64::from(now) - i64::from(before));
+        }
+        before = now;
+        out.byte(point.weight);
     }
     out.finish()
 }
 
-/// Decodes a cell's history.
-///
-/// # Errors
-/// The bytes are not a history in its shortest encoding, it has more than [`PASSAGES_MAX`]
-/// passages, or it repeats one.
-pub(crate) fn decode_history(bytes: &[u8]) -> Result<CellHistory, FieldError> {
-    let mut from = Reader::new(bytes, VERSION)?;
-    let count: usize = from.number("number of passages")?;
-    if count > PASSAGES_MAX {
-        return Err(FieldError::Invalid("number of passages"));
+fn decode_piece(bytes: &[u8]) -> Result<TrackPiece, FieldError> {
+    let mut from = Reader::new(bytes, TRACK)?;
+    let route = RouteId(from.fixed()?);
+    let piece = from.signed("piece")?;
+    let count: usize = from.number("number of points")?;
+    if count > TrackPiece::POINTS_MAX {
+        return Err(FieldError::Invalid("number of points"));
     }
-    let mut passages = Vec::with_capacity(count);
+    let mut points = Vec::with_capacity(count);
+    let mut before = [0i32; 3];
     for _ in 0..count {
-        let trip = TripId(from.fixed()?);
-        let sequence = from.number("sequence")?;
-        let position = Position { decimetres: from.signed("position")? };
-        let flags = from.flags(0b111)?;
-        let rsrp = from.rsrp(flags & 1 != 0)?;
-        let outcome = HandoverOutcome::from_bits(flags >> 1);
-        passages.push(Passage { trip, sequence, position, rsrp, outcome });
+        for field in &mut before {
+            *field = from.difference(*field)?;
+        }
+        let [latitude, longitude, decimetres] = before;
+        let weight = from.byte()?;
+        points.push(TrackPoint { latitude, longitude, position: Position { decimetres }, weight });
     }
     from.finish()?;
-    let history: CellHistory = passages.into_iter().collect();
-    let is_complete = history.passages().len() == count;
-    if is_complete { Ok(history) } else { Err(FieldError::Invalid("repeated passage")) }
+    let piece = TrackPiece { route, piece, points };
+    if piece.is_valid() { Ok(piece) } else { Err(FieldError::Invalid("piece of a track")) }
+}
+
+fn encode_rates(rates: &Rates) -> Vec<u8> {
+    let mut out = Writer::new(RATES);
+    out.fixed(rates.trip.0);
+    out.text(&rates.carrier);
+    out.fixed(rates.route.0);
+    out.byte(rates.direction as u8 | (rates.link as u8) << 1);
+    out.varint(rates.samples.len() as u64);
+    for RateSample { position, spot, rate, delay } in &rates.samples {
+        out.byte(
+            u8::from(rate.is_some())
+                | u8::from(delay.is_some()) << 1
+                | u8::from(spot.is_some()) << 2,
+        );
+        out.signed(position.decimetres.into());
+        if let Some(rate) = rate {
+            out.varint(rate.as_bps().min(NUMBER_MAX));
+        }
+        if let Some(delay) = delay {
+            out.varint(u64::try_from(delay.as_micros()).unwrap_or(NUMBER_MAX).min(NUMBER_MAX));
+        }
+        out.spot(spot.as_ref());
+    }
+    out.finish()
+}
+
+fn decode_rates(bytes: &[u8]) -> Result<Rates, FieldError> {
+    let mut from = Reader::new(bytes, RATES)?;
+    let trip = TripId(from.fixed()?);
+    let carrier = from.text()?;
+    check_carrier(&carrier)?;
+    let route = RouteId(from.fixed()?);
+    let flags = from.flags(0b11)?;
+    let link = if flags & 0b10 == 0 { Link::Up } else { Link::Down };
+    let count: usize = from.number("number of samples")?;
+    if !(1..=Rates::SAMPLES_MAX).contains(&count) {
+        return Err(FieldError::Invalid("number of samples"));
+    }
+    let mut samples = Vec::with_capacity(count);
+    for _ in 0..count {
+        let has = from.flags(0b111)?;
+        let position = Position { decimetres: from.signed("position")? };
+        let rate = (has & 1 != 0).then(|| from.limited()).transpose()?.map(Bitrate::from_bps);
+        let delay = (has & 2 != 0).then(|| from.limited()).transpose()?;
+        let delay = delay.map(Duration::from_micros);
+        samples.push(RateSample { position, spot: from.spot(has & 4 != 0)?, rate, delay });
+    }
+    from.finish()?;
+    let direction = Direction::from_bit(flags);
+    Ok(Rates { trip, carrier, route, direction, link, samples })
 }
 
 /// Checks a carrier's name: 1 to 32 bytes, no control characters.
@@ -141,7 +239,7 @@ pub(crate) fn check_carrier(name: &str) -> Result<(), FieldError> {
     if is_valid { Ok(()) } else { Err(FieldError::Invalid("carrier")) }
 }
 
-/// Encodes a value with a version.
+/// Encodes a value with its kind or version.
 pub(crate) struct Writer(Vec<u8>);
 
 impl Writer {
@@ -169,7 +267,7 @@ impl Writer {
         self.varint(((number << 1) ^ (number >> 63)) as u64);
     }
 
-    fn text(&mut self, text: &str) {
+    pub(crate) fn text(&mut self, text: &str) {
         self.varint(text.len() as u64);
         self.0.extend(text.as_bytes());
     }
@@ -180,12 +278,20 @@ impl Writer {
         }
     }
 
+    fn spot(&mut self, spot: Option<&Spot>) {
+        if let Some(Spot { latitude, longitude, heading }) = spot {
+            self.0.extend(latitude.to_be_bytes());
+            self.0.extend(longitude.to_be_bytes());
+            self.0.push(*heading);
+        }
+    }
+
     pub(crate) fn finish(self) -> Vec<u8> {
         self.0
     }
 }
 
-/// Decodes a value with a version.
+/// Decodes a value with its kind or version.
 pub(crate) struct Reader<'a>(Cursor<'a>);
 
 impl<'a> Reader<'a> {
@@ -243,7 +349,31 @@ impl<'a> Reader<'a> {
         rsrp.map(Some).ok_or(FieldError::Invalid("RSRP"))
     }
 
-    fn text(&mut self) -> Result<String, FieldError> {
+    /// A signed difference to a number.
+    fn difference(&mut self, before: i32) -> Result<i32, FieldError> {
+        let number = i64::from(before).checked_add(self.signed::<i64>("difference")?);
+        let number = number.and_then(|number| i32::try_from(number).ok());
+        number.ok_or(FieldError::Invalid("difference"))
+    }
+
+    /// A number up to [`NUMBER_MAX`].
+    fn limited(&mut self) -> Result<u64, FieldError> {
+        let number = Some(self.varint()?).filter(|number| *number <= NUMBER_MAX);
+        number.ok_or(FieldError::Invalid("number"))
+    }
+
+    fn spot(&mut self, is_present: bool) -> Result<Option<Spot>, FieldError> {
+        if !is_present {
+            return Ok(None);
+        }
+        let [latitude, longitude] = [self.0.array()?, self.0.array()?].map(i32::from_be_bytes);
+        let is_valid =
+            latitude.unsigned_abs() <= 900_000_000 && longitude.unsigned_abs() <= 1_800_000_000;
+        let spot = Spot { latitude, longitude, heading: self.byte()? };
+        if is_valid { Ok(Some(spot)) } else { Err(FieldError::Invalid("spot")) }
+    }
+
+    pub(crate) fn text(&mut self) -> Result<String, FieldError> {
         let length = self.number("length")?;
         let text = str::from_utf8(self.0.take(length)?);
         Ok(text.map_err(|_| FieldError::Invalid("text"))?.to_owned())
@@ -255,7 +385,10 @@ impl<'a> Reader<'a> {
     }
 }
 
-const VERSION: u8 = 1;
+/// Kinds of entries.
+const HANDOVER: u8 = 1;
+const TRACK: u8 = 2;
+const RATES: u8 = 3;
 /// The end of the year 9999.
 pub(crate) const AT_MS_MAX: u64 = 253_402_300_799_999;
 /// The longest outage: a train that stands in a tunnel for a day has ended its trip.

@@ -230,7 +230,8 @@ fn operator_inspects_linkdb() {
         LinkDbSettings { events_max: 1_000, retention, forecast: false, guard: false, share: true };
     let role = NodeRole::Cloud;
     let notify = Box::new(|| {});
-    let options = Options { role, path: Some(path.clone()), settings, seed: 1, notify };
+    let (name, file) = ("train-7".to_owned(), Some(path.clone()));
+    let options = Options { role, name, path: file, settings, seed: 1, notify };
     let linkdb = Worker::start(options).unwrap();
     linkdb.feed(Input::Up { session: SessionKey(1), peer: "train-7".to_owned() });
     let daemon = Daemon::with_linkdb(Some(probe(linkdb.feeder())));

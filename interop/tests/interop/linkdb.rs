@@ -44,7 +44,7 @@ fn wait_for_linkdb(
 
 /// The handovers in a daemon's database.
 fn events(state: &Value) -> u64 {
-    state.pointer("/store/stats/events").and_then(Value::as_u64).unwrap_or(0)
+    state.pointer("/store/stats/entries").and_then(Value::as_u64).unwrap_or(0)
 }
 
 /// A counter in the state of a daemon's LinkDB.

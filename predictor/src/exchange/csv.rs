@@ -5,7 +5,8 @@ use std::io::{self, Read, Take, Write};
 use csv::{ErrorKind, Reader, ReaderBuilder, StringRecord, WriterBuilder};
 use polyrail_model::Handover;
 
-use super::{Coarsening, ExchangeError, LINE_BYTES_MAX, Rows};
+use super::{Coarsening, ExchangeError, LINE_BYTES_MAX, Rows, Vouched};
+use crate::entry::Entry;
 use crate::store::Store;
 
 /// The fields of a serialised [`Handover`].
@@ -32,12 +33,14 @@ pub(super) fn export(
 ) -> Result<Rows, ExchangeError> {
     // An empty export has the header, too.
     let mut writer = WriterBuilder::new().has_headers(false).from_writer(to);
-    writer.write_record(COLUMNS).map_err(io::Error::from)?;
+    writer.write_record(COLUMNS.iter().chain([&"writer"])).map_err(io::Error::from)?;
     let mut exported = Rows::default();
-    store.visit(|mut handover| {
+    store.visit(|_, key, entry| {
+        let Entry::Handover(mut handover, _) = entry else { return Ok(()) };
         exported.handovers += 1;
         handover.position = coarsening.of(handover.position);
-        Ok::<_, ExchangeError>(writer.serialize(handover).map_err(io::Error::from)?)
+        let name = store.log(key.log).map_or("", |log| log.id.writer.as_str());
+        Ok::<_, ExchangeError>(writer.serialize((handover, name)).map_err(io::Error::from)?)
     })?;
     writer.flush()?;
     Ok(exported)
@@ -56,19 +59,33 @@ pub(super) fn import(
     if let Some(name) = missing {
         return Err(ExchangeError::Line(1, format!("column {name:?} is missing")));
     }
+    // Other columns, as the writer's name, are ignored: the operator vouches for the handovers.
+    let places = COLUMNS.map(|name| header.iter().position(|found| found == name));
+    let columns = StringRecord::from(&COLUMNS[..]);
     let mut imported = Rows::default();
+    let mut vouched = Vouched::new(store)?;
     store.write(|batch| {
         let mut row = StringRecord::new();
         while read(&mut reader, &mut row)? {
             let line = row.position().map_or(0, csv::Position::line);
-            let handover = row.deserialize(Some(&header)).map_err(|error| {
-                let column = invalid_column(&row, &header);
+            let row = chosen(&row, &places);
+            let handover = row.deserialize(Some(&columns)).map_err(|error| {
+                let column = invalid_column(&row, &columns);
                 read_error(error, column.map_or("row".to_owned(), |at| format!("column {at:?}")))
             })?;
-            imported.append(batch, line, handover, now_ms)?;
+            let entry = Entry::Handover(handover, None);
+            vouched.append(batch, &mut imported, line, entry, now_ms)?;
         }
         Ok(imported)
     })
+}
+
+/// The fields of a row in the order of [`COLUMNS`].
+fn chosen(row: &StringRecord, places: &[Option<usize>]) -> StringRecord {
+    let field = |place: &Option<usize>| place.and_then(|place| row.get(place)).unwrap_or_default();
+    let mut chosen: StringRecord = places.iter().map(field).collect();
+    chosen.set_position(row.position().cloned());
+    chosen
 }
 
 /// Reads a row of bounded length; false at the end.

@@ -1,9 +1,8 @@
 //! Export and import: handovers as CSV, a whole database as NDJSON.
 //!
 //! - CSV (RFC 4180): one handover per row, with the columns `COLUMNS`.
-//! - NDJSON: a first line `{"linkdb":{"version":1}}`, then one object per line with one key:
-//!   `cell`, `track`, `place` or `handover`. Cells come before handovers, so the handovers of a
-//!   cell count as newer than its history.
+//! - NDJSON: a first line `{"linkdb":{"version":2}}`, then one entry per line, with its writer,
+//!   incarnation and sequence number. Exports of version 1 are imported, too.
 //!
 //! The [`Coarsening`] decides how exact an export's positions are. An import is complete or has no
 //! effect: at the first invalid line it stops and states the line and the reason. Nothing here
@@ -14,13 +13,15 @@ mod ndjson;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
 
 use polyrail_model::codec::FieldError;
-use polyrail_model::{Handover, Position};
+use polyrail_model::{Position, TripId};
 
+use crate::entry::{Entry, WriterNumber};
 use crate::record;
-use crate::store::{Batch, Store, StoreError};
+use crate::store::{Appended, Batch, Store, StoreError};
 
 /// The format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,8 +34,8 @@ pub enum Format {
 
 /// Rounds the positions of an export to this many metres; 0 keeps them exact.
 ///
-/// Only an exact export includes tracks, because their bytes contain exact positions. Above 100 m
-/// an export omits places, because they locate trips to 100 m.
+/// Only an exact export includes tracks and the spots of handovers, because they are exact. Above
+/// 100 m an export omits rates, because they locate trips to 100 m.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Coarsening(pub u16);
 
@@ -59,14 +60,14 @@ impl Coarsening {
 pub struct Rows {
     /// Handovers; of an import, new ones.
     pub handovers: u64,
-    /// Known handovers of an import, and handovers of evicted trips.
+    /// Known entries of an import, and those below a floor.
     pub known: u64,
-    /// Cells.
-    pub cells: u64,
-    /// Tracks.
+    /// Pieces of tracks.
     pub tracks: u64,
-    /// Places of the rate map.
-    pub places: u64,
+    /// Entries with rates.
+    pub rates: u64,
+    /// Lines of an export of version 1 that have no place in a log: cells and places.
+    pub skipped: u64,
 }
 
 /// Why an export stopped, or an import, which then had no effect.
@@ -126,22 +127,51 @@ pub fn import(
 }
 
 impl Rows {
+    fn count(&mut self, entry: &Entry) {
+        let count = match entry {
+            Entry::Handover(..) => &mut self.handovers,
+            Entry::Track(_) => &mut self.tracks,
+            Entry::Rates(_) => &mut self.rates,
+        };
+        *count += 1;
+    }
+}
+
+/// Appends to the own log what the operator vouches for: handovers without a writer.
+struct Vouched {
+    /// The handovers of the node's logs.
+    known: BTreeSet<(TripId, u32)>,
+}
+
+impl Vouched {
+    fn new(store: &Store) -> Result<Self, ExchangeError> {
+        let mut known = BTreeSet::new();
+        store.visit(|writer, _, entry| {
+            if let (WriterNumber::OWN, Entry::Handover(one, _)) = (writer, entry) {
+                known.insert((one.trip, one.sequence));
+            }
+            Ok::<_, StoreError>(())
+        })?;
+        Ok(Self { known })
+    }
+
     fn append(
         &mut self,
         batch: &mut Batch<'_>,
+        rows: &mut Rows,
         line: u64,
-        handover: Handover,
+        entry: Entry,
         now_ms: u64,
     ) -> Result<(), ExchangeError> {
-        record::check(&handover).map_err(|error| ExchangeError::invalid(line, error))?;
-        let appended = batch.append(&[handover], now_ms, 0)?;
-        if appended.refused > 0 {
-            let reason =
-                "sequence: too far ahead of the trip's other handovers, or the trip is full";
-            return Err(ExchangeError::Line(line, reason.to_owned()));
+        record::check_entry(&entry).map_err(|error| ExchangeError::invalid(line, error))?;
+        if let Entry::Handover(one, _) = &entry
+            && !self.known.insert((one.trip, one.sequence))
+        {
+            rows.known += 1;
+            return Ok(());
         }
-        self.handovers += appended.fresh as u64;
-        self.known += appended.known as u64;
+        batch.append_own(std::slice::from_ref(&entry), now_ms, &mut Appended::default())?;
+        rows.count(&entry);
         Ok(())
     }
 }

@@ -1,29 +1,39 @@
-//! A whole database as NDJSON: one object per line.
+//! A whole database as NDJSON: one entry per line.
 
-use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 
 use polyrail_model::codec::FieldError;
-use polyrail_model::{CellId, Direction, Handover, RouteId, TripId};
+use polyrail_model::{Handover, RouteId};
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
-use super::{Coarsening, ExchangeError, LINE_BYTES_MAX, Rows};
-use crate::history::{CellHistory, CellKey, PASSAGES_MAX, Passage};
-use crate::record::check_carrier;
-use crate::store::{Mean, PLACE_TRIPS_MAX, Place, PlaceKey, Store, Visit};
+use super::{Coarsening, ExchangeError, LINE_BYTES_MAX, Rows, Vouched};
+use crate::entry::{Entry, LogId, SEQUENCE_END, Spot};
+use crate::record;
+use crate::store::{Appended, Store};
 use crate::track::Track;
 
 /// A line of the file.
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Line {
     /// The first line.
     Linkdb(Head),
-    Cell(CellRow),
+    Entry(EntryRow),
+    /// Lines of version 1.
+    Cell(IgnoredAny),
+    Place(IgnoredAny),
     Track(TrackRow),
-    Place(PlaceRow),
     Handover(Handover),
+}
+
+/// The lines that are written.
+#[derive(Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Written {
+    Linkdb(Head),
+    Entry(EntryRow),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -32,44 +42,28 @@ struct Head {
     version: u64,
 }
 
-/// The history of a cell.
+/// An entry of a log: a handover, or the encoding of another entry in hexadecimal digits.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct CellRow {
-    carrier: String,
-    route: RouteId,
-    direction: Direction,
-    cell: CellId,
-    passages: Vec<Passage>,
+struct EntryRow {
+    writer: String,
+    /// In hexadecimal digits.
+    incarnation: String,
+    sequence: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    handover: Option<Handover>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    spot: Option<Spot>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    bytes: Option<String>,
 }
 
-/// A track, encoded, in hexadecimal digits.
-#[derive(Serialize, Deserialize)]
+/// A track of version 1, encoded, in hexadecimal digits.
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct TrackRow {
     route: RouteId,
     bytes: String,
-}
-
-/// A place of the rate map.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct PlaceRow {
-    carrier: String,
-    route: RouteId,
-    direction: Direction,
-    hectometre: i32,
-    trips: Vec<VisitRow>,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct VisitRow {
-    trip: TripId,
-    rate_bps: u64,
-    rate_samples: u64,
-    delay_us: u64,
-    delay_samples: u64,
 }
 
 pub(super) fn export(
@@ -79,35 +73,37 @@ pub(super) fn export(
 ) -> Result<Rows, ExchangeError> {
     let mut to = BufWriter::new(to);
     let mut exported = Rows::default();
-    write(&mut to, &Line::Linkdb(Head { version: VERSION }))?;
-    if coarsening.0 == 0 {
-        for (route, track) in store.tracks()? {
-            exported.tracks += 1;
-            write(&mut to, &Line::Track(TrackRow::of(route, &track)))?;
-        }
-    }
-    let mut cells = store.cells_by_age()?;
-    cells.sort_by(|one, other| one.0.cmp(&other.0));
-    for (key, history) in cells {
-        exported.cells += 1;
-        write(&mut to, &Line::Cell(CellRow::of(key, &history, coarsening)))?;
-    }
-    if coarsening.0 <= 100 {
-        store.visit_places(|key, place| {
-            exported.places += 1;
-            write(&mut to, &Line::Place(PlaceRow::of(key, &place)))
-        })?;
-    }
-    store.visit(|mut handover| {
-        exported.handovers += 1;
-        handover.position = coarsening.of(handover.position);
-        write(&mut to, &Line::Handover(handover))
+    write(&mut to, &Written::Linkdb(Head { version: VERSION }))?;
+    store.visit(|_, key, entry| {
+        let Some(log) = store.log(key.log) else { return Ok(()) };
+        let Some(entry) = coarse(entry, coarsening) else { return Ok(()) };
+        exported.count(&entry);
+        write(&mut to, &Written::Entry(EntryRow::of(&log.id, key.sequence, entry)))
     })?;
     to.flush()?;
     Ok(exported)
 }
 
-fn write(to: &mut impl Write, line: &Line) -> Result<(), ExchangeError> {
+/// An entry with coarse positions; none if it is exact by nature.
+fn coarse(entry: Entry, coarsening: Coarsening) -> Option<Entry> {
+    match entry {
+        entry if coarsening.0 == 0 => Some(entry),
+        Entry::Handover(mut handover, _) => {
+            handover.position = coarsening.of(handover.position);
+            Some(Entry::Handover(handover, None))
+        }
+        Entry::Track(_) => None,
+        Entry::Rates(_) if coarsening.0 > 100 => None,
+        Entry::Rates(mut rates) => {
+            for sample in &mut rates.samples {
+                (sample.position, sample.spot) = (coarsening.of(sample.position), None);
+            }
+            Some(Entry::Rates(rates))
+        }
+    }
+}
+
+fn write(to: &mut impl Write, line: &Written) -> Result<(), ExchangeError> {
     serde_json::to_writer(&mut *to, line).map_err(io::Error::from)?;
     Ok(to.write_all(b"\n")?)
 }
@@ -119,17 +115,18 @@ pub(super) fn import(
 ) -> Result<Rows, ExchangeError> {
     let mut from = BufReader::new(from);
     match next(&mut from, 1)? {
-        Some(Line::Linkdb(Head { version: VERSION })) => {}
+        Some(Line::Linkdb(Head { version: 1 | VERSION })) => {}
         Some(Line::Linkdb(Head { version })) => {
-            let reason = format!("the version is {version}, this program reads {VERSION}");
+            let reason = format!("the version is {version}, this program reads 1 and {VERSION}");
             return Err(ExchangeError::Line(1, reason));
         }
         _ => {
-            let reason = "an export begins with {\"linkdb\":{\"version\":1}}";
+            let reason = "an export begins with {\"linkdb\":{\"version\":2}}";
             return Err(ExchangeError::Line(1, reason.to_owned()));
         }
     }
-    let mut imported = Rows::default();
+    let mut rows = Rows::default();
+    let mut vouched = Vouched::new(store)?;
     store.write(|batch| {
         for number in 2.. {
             let Some(line) = next(&mut from, number)? else { break };
@@ -138,26 +135,38 @@ pub(super) fn import(
                 Line::Linkdb(_) => {
                     return Err(ExchangeError::Line(number, "repeated \"linkdb\"".to_owned()));
                 }
-                Line::Handover(handover) => {
-                    imported.append(batch, number, handover, now_ms)?;
+                Line::Entry(row) => {
+                    let (log, sequence, entry) = row.entry().map_err(invalid)?;
+                    if log.writer.is_empty() {
+                        // Of a file that no daemon has named yet.
+                        vouched.append(batch, &mut rows, number, entry, now_ms)?;
+                        continue;
+                    }
+                    let (mut appended, range) = (Appended::default(), (0, sequence + 1));
+                    let entries = [(sequence, entry)];
+                    batch.append(&log, 0, range, &entries, now_ms, &mut appended)?;
+                    if appended.refused > 0 {
+                        let reason = "the database has too many logs".to_owned();
+                        return Err(ExchangeError::Line(number, reason));
+                    }
+                    rows.known += appended.known as u64;
+                    appended.fresh.iter().for_each(|(_, entry)| rows.count(entry));
                 }
-                Line::Cell(row) => {
-                    let (key, passages) = row.cell().map_err(invalid)?;
-                    batch.merge_cell(&key, &passages)?;
-                    imported.cells += 1;
+                Line::Handover(handover) => {
+                    let entry = Entry::Handover(handover, None);
+                    vouched.append(batch, &mut rows, number, entry, now_ms)?;
                 }
                 Line::Track(row) => {
-                    batch.put_track(row.route, &row.track().map_err(invalid)?)?;
-                    imported.tracks += 1;
+                    let bytes = from_hex(&row.bytes).map_err(invalid)?;
+                    for piece in Track::decode(&bytes).map_err(invalid)?.pieces(row.route) {
+                        let entry = Entry::Track(piece);
+                        vouched.append(batch, &mut rows, number, entry, now_ms)?;
+                    }
                 }
-                Line::Place(row) => {
-                    let (key, place) = row.place().map_err(invalid)?;
-                    batch.merge_place(&key, &place)?;
-                    imported.places += 1;
-                }
+                Line::Cell(_) | Line::Place(_) => rows.skipped += 1,
             }
         }
-        Ok(imported)
+        Ok(rows)
     })
 }
 
@@ -178,76 +187,49 @@ fn next(from: &mut impl BufRead, number: u64) -> Result<Option<Line>, ExchangeEr
     })
 }
 
-impl CellRow {
-    fn of(key: CellKey, history: &CellHistory, coarsening: Coarsening) -> Self {
-        let coarse = |one: &Passage| Passage { position: coarsening.of(one.position), ..*one };
-        let passages = history.passages().map(coarse).collect();
-        let CellKey { carrier, route, direction, cell } = key;
-        Self { carrier, route, direction, cell, passages }
-    }
-
-    fn cell(self) -> Result<(CellKey, Vec<Passage>), FieldError> {
-        let Self { carrier, route, direction, cell, passages } = self;
-        check_carrier(&carrier)?;
-        let unique: BTreeSet<_> = passages.iter().map(|one| (one.trip, one.sequence)).collect();
-        if passages.len() > PASSAGES_MAX || unique.len() < passages.len() {
-            return Err(FieldError::Invalid("passages"));
+impl EntryRow {
+    fn of(log: &LogId, sequence: u64, entry: Entry) -> Self {
+        let (writer, incarnation) = (log.writer.clone(), format!("{:x}", log.incarnation));
+        let (mut handover, mut spot, mut bytes) = (None, None, None);
+        match entry {
+            Entry::Handover(one, at) => (handover, spot) = (Some(one), at),
+            other => bytes = Some(to_hex(&record::encode(&other))),
         }
-        Ok((CellKey { carrier, route, direction, cell }, passages))
+        Self { writer, incarnation, sequence, handover, spot, bytes }
     }
-}
 
-impl TrackRow {
-    fn of(route: RouteId, track: &[u8]) -> Self {
-        let mut bytes = String::with_capacity(track.len() * 2);
-        for byte in track {
-            // Writing to a text cannot fail.
-            let _ = write!(bytes, "{byte:02x}");
+    fn entry(self) -> Result<(LogId, u64, Entry), FieldError> {
+        let Self { writer, incarnation, sequence, handover, spot, bytes } = self;
+        let incarnation = u64::from_str_radix(&incarnation, 16);
+        let incarnation = incarnation.map_err(|_| FieldError::Invalid("incarnation"))?;
+        if sequence >= SEQUENCE_END {
+            return Err(FieldError::Invalid("sequence"));
         }
-        Self { route, bytes }
-    }
-
-    fn track(&self) -> Result<Vec<u8>, FieldError> {
-        let (pairs, rest) = self.bytes.as_bytes().as_chunks::<2>();
-        let digit = |digit: u8| char::from(digit).to_digit(16).map(|digit| digit as u8);
-        let byte = |pair: &[u8; 2]| Some(digit(pair[0])? << 4 | digit(pair[1])?);
-        let bytes: Option<Vec<u8>> = pairs.iter().map(byte).collect();
-        let bytes = bytes.filter(|_| rest.is_empty()).ok_or(FieldError::Invalid("bytes"))?;
-        Track::decode(&bytes)?;
-        Ok(bytes)
-    }
-}
-
-impl PlaceRow {
-    fn of(key: PlaceKey, place: &Place) -> Self {
-        let row = |visit: &Visit| {
-            let ((rate_samples, rate_bps), (delay_samples, delay_us)) =
-                (visit.rate.parts(), visit.delay.parts());
-            VisitRow { trip: visit.trip, rate_bps, rate_samples, delay_us, delay_samples }
+        let entry = match (handover, bytes) {
+            (Some(handover), None) => Entry::Handover(handover, spot),
+            (None, Some(bytes)) => record::decode(&from_hex(&bytes)?)?,
+            _ => return Err(FieldError::Invalid("neither a handover nor bytes")),
         };
-        let trips = place.0.iter().map(row).collect();
-        let PlaceKey { carrier, route, direction, hectometre } = key;
-        Self { carrier, route, direction, hectometre, trips }
-    }
-
-    fn place(self) -> Result<(PlaceKey, Place), FieldError> {
-        let Self { carrier, route, direction, hectometre, trips } = self;
-        check_carrier(&carrier)?;
-        let unique: BTreeSet<_> = trips.iter().map(|visit| visit.trip).collect();
-        if trips.len() > PLACE_TRIPS_MAX || unique.len() < trips.len() {
-            return Err(FieldError::Invalid("trips"));
-        }
-        let visits: Result<_, _> = trips.iter().map(VisitRow::visit).collect();
-        Ok((PlaceKey { carrier, route, direction, hectometre }, Place(visits?)))
+        record::check_entry(&entry)?;
+        Ok((LogId { writer, incarnation }, sequence, entry))
     }
 }
 
-impl VisitRow {
-    fn visit(&self) -> Result<Visit, FieldError> {
-        let rate = Mean::new(self.rate_samples, self.rate_bps)?;
-        let delay = Mean::new(self.delay_samples, self.delay_us)?;
-        Ok(Visit { trip: self.trip, rate, delay })
+fn to_hex(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len() * 2);
+    for byte in bytes {
+        // Writing to a text cannot fail.
+        let _ = write!(text, "{byte:02x}");
     }
+    text
 }
 
-const VERSION: u64 = 1;
+fn from_hex(text: &str) -> Result<Vec<u8>, FieldError> {
+    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+    let digit = |digit: u8| char::from(digit).to_digit(16).map(|digit| digit as u8);
+    let byte = |pair: &[u8; 2]| Some(digit(pair[0])? << 4 | digit(pair[1])?);
+    let bytes: Option<Vec<u8>> = pairs.iter().map(byte).collect();
+    bytes.filter(|_| rest.is_empty()).ok_or(FieldError::Invalid("bytes"))
+}
+
+const VERSION: u64 = 2;

@@ -17,6 +17,7 @@ use polyrail_model::{Direction, Position};
 use super::lateness::Lateness;
 use super::pool::{Places, Pool};
 use super::settings::{ForecastSettings, Rule};
+use crate::entry::WriterNumber;
 use crate::history::{CellHistory, CellKey};
 
 /// What one cell's history says of one place where it is left.
@@ -47,16 +48,22 @@ pub struct CellForecast {
 
 impl CellForecast {
     /// Reads a history: one for each place where the cell is left, the first first along the way;
-    /// at least one. `separable`: its failures can be told from its successes; otherwise it never
+    /// at least one. If there are several places, those that only one writer other than `own` knows
+    /// do not count. `separable`: its failures can be told from its successes; otherwise it never
     /// forecasts.
     pub fn fit(
         key: &CellKey,
         history: &CellHistory,
+        own: WriterNumber,
         pool: &Pool,
         separable: bool,
         settings: &ForecastSettings,
     ) -> Vec<Self> {
-        let places = Places::of(history, key.direction);
+        let mut places = Places::of(history, key.direction);
+        let counts = |one: &Places| one.sole_writer.is_none_or(|writer| writer == own);
+        if places.len() > 1 && places.iter().any(counts) {
+            places.retain(counts);
+        }
         let fitted = places.iter().map(|places| {
             let failed_trips = failed_trips(key, history, places);
             Self { failed_trips, ..Self::new(key, places, pool, separable, settings) }
@@ -155,6 +162,22 @@ impl CellForecast {
             Rule::Value => self.best(speed, self.settings.alarm_cost).0,
         };
         Position::from_metres(self.direction.sign() * metres)
+    }
+
+    /// Metres of a position along the direction of travel.
+    pub(super) fn along_way(&self, position: Position) -> f64 {
+        self.direction.sign() * position.metres()
+    }
+
+    /// The position of metres along the direction of travel.
+    pub(super) fn at(&self, along: f64) -> Position {
+        Position::from_metres(self.direction.sign() * along)
+    }
+
+    /// How far another place may be off this one, in metres: half of the time that a forecast may
+    /// be early, or the deviation of the cell.
+    pub(super) fn tolerance(&self, speed: f64) -> f64 {
+        (self.settings.early.as_secs_f64() * speed / 2.0).max(self.deviation)
     }
 
     /// Whether a train so far along, still in this cell, is beyond all that history knows: then its

@@ -1,129 +1,129 @@
-//! Forecasts for a train: cells by carrier, fitted when they are asked for.
+//! Forecasts for a train, from the cells that the node knows.
 //!
-//! A cell is fitted at most once between two changes of its history or of what all cells have in
-//! common; that is learned anew when the handovers have grown by a sixteenth. At most
-//! [`CELLS_MAX`] cells are held; of more, those that were not touched for longest are forgotten
-//! (the database still has them).
+//! A cell is fitted when its forecast is requested, and again only after its history or the pool
+//! has changed. The pool is estimated again when the number of handovers has grown by a sixteenth.
+//!
+//! A forecast is for one writer, the node `own`: of each cell it counts its own passages in full,
+//! and those of others as `fit` says. Trains without passages in a cell share its fit, so that a
+//! cloud fits most cells once for all gateways. At most [`FITS_MAX`] fits are kept; of more, the
+//! ones used longest ago are dropped and fitted again when needed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use polyrail_model::{CellId, Handover, LinkForecast, Position, TripId};
+use polyrail_model::{CellId, LinkForecast, Position};
 
 use super::cell::CellForecast;
+use super::fit::Fit;
 use super::pool::Pool;
 use super::settings::ForecastSettings;
-use super::svm;
-use crate::history::{self, CellHistory, CellKey, Passage};
+use crate::entry::WriterNumber;
+use crate::history::CellKey;
 use crate::position::TrainPosition;
+use crate::views::Cells;
 
-/// Knows cells and makes forecasts of them.
+/// Makes forecasts.
 #[derive(Debug, Default)]
 pub struct Forecaster {
     settings: ForecastSettings,
-    cells: BTreeMap<CellKey, Cell>,
-    /// The cells by when they were last touched.
-    touched: BTreeMap<u64, CellKey>,
+    fits: BTreeMap<FitKey, CachedFit>,
+    /// The fits by their last use.
+    touched: BTreeMap<u64, FitKey>,
     touches: u64,
     pool: Pool,
-    /// Counts what the pool has learned; cells fitted to another are fitted anew.
+    /// Writers of whose cells the pool leaves some out, with their own pools as far as requested.
+    cut: BTreeMap<WriterNumber, Option<Pool>>,
+    /// Counts the pools; a cell fitted to an earlier one is fitted again.
     generation: u64,
-    /// How many more handovers make the pool stale.
-    until_stale: usize,
+    /// The number of changes at which the pool is estimated again.
+    stale_at: u64,
 }
 
-#[derive(Debug, Default)]
-struct Cell {
-    history: CellHistory,
+/// A cell, and the node for which it was fitted; nobody if that node has no passages in it.
+type FitKey = (WriterNumber, CellKey);
+
+#[derive(Debug)]
+struct CachedFit {
     touched: u64,
-    /// Fitted to this generation of the pool.
-    fitted: Option<(u64, Vec<CellForecast>)>,
-    /// The guard's verdict on this history.
-    separable: Option<bool>,
+    /// The cell's version.
+    version: u64,
+    generation: u64,
+    /// The guard's verdict on this version.
+    separable: bool,
+    fit: Fit,
 }
 
 impl Forecaster {
-    /// One that knows no cell.
+    /// A forecaster without fits.
     pub fn new(settings: ForecastSettings) -> Self {
         Self { settings, ..Self::default() }
     }
 
-    /// Takes over what a cell remembers. Beside it stays what was known of the cell before, as
-    /// older than all of it: a database that had to be begun anew knows less.
-    pub fn learn(&mut self, key: CellKey, history: CellHistory) {
-        let cell = self.touch(&key);
-        let id = |one: &Passage| (one.trip, one.sequence);
-        let known: BTreeSet<(TripId, u32)> = cell.history.passages().map(id).collect();
-        let told: BTreeSet<(TripId, u32)> = history.passages().map(id).collect();
-        // A history that is full grows no longer, but it still changes.
-        let more = told.difference(&known).count();
-        let trips: BTreeSet<TripId> = history.passages().map(|one| one.trip).collect();
-        let before = cell.history.passages().filter(|one| !told.contains(&id(one)));
-        // Trips stand where the database has them: it knows their times.
-        let (shared, older): (Vec<_>, Vec<_>) = before.partition(|one| trips.contains(&one.trip));
-        let all = older.into_iter().chain(history.passages()).chain(shared);
-        let history = all.copied().collect();
-        *cell = Cell { history, touched: cell.touched, fitted: None, separable: None };
-        self.count(more);
+    /// The forecast of a cell at the place where it is left most often, if it is known.
+    pub fn cell(
+        &mut self,
+        cells: &Cells,
+        own: WriterNumber,
+        key: &CellKey,
+    ) -> Option<&CellForecast> {
+        self.fitted(cells, own, key)?.all.iter().max_by_key(|one| one.passages())
     }
 
-    /// Adds one handover as the newest; one that is known, or of a train that stood, changes
-    /// nothing. Where it was not the newest, [`Forecaster::learn`] puts its trip in its place.
-    pub fn add(&mut self, handover: &Handover) {
-        if !history::is_learned(handover) {
-            return;
-        }
-        let cell = self.touch(&CellKey::of(handover));
-        if cell.history.add(handover) {
-            (cell.fitted, cell.separable) = (None, None);
-            self.count(1);
-        }
+    /// The forecast of a cell that is in force for a train so far along, if it is known.
+    pub fn cell_in_force(
+        &mut self,
+        cells: &Cells,
+        own: WriterNumber,
+        key: &CellKey,
+        position: Position,
+    ) -> Option<&CellForecast> {
+        CellForecast::in_force(&self.fitted(cells, own, key)?.all, position)
     }
 
-    /// How many cells are known.
-    pub fn len(&self) -> usize {
-        self.cells.len()
-    }
-
-    /// Whether none is.
-    pub fn is_empty(&self) -> bool {
-        self.cells.is_empty()
-    }
-
-    /// What a cell's history says of the place where it is left most often, where there is one.
-    pub fn cell(&mut self, key: &CellKey) -> Option<&CellForecast> {
-        self.fitted(key)?.iter().max_by_key(|one| one.passages())
-    }
-
-    /// What a cell's history says of the place that counts for a train so far along, where there is
-    /// one.
-    pub fn cell_in_force(&mut self, key: &CellKey, position: Position) -> Option<&CellForecast> {
-        CellForecast::in_force(self.fitted(key)?, position)
-    }
-
-    fn fitted(&mut self, key: &CellKey) -> Option<&[CellForecast]> {
-        self.refresh();
+    fn fitted(&mut self, cells: &Cells, own: WriterNumber, key: &CellKey) -> Option<&Fit> {
+        self.refresh(cells);
+        let cell = cells.get(key)?;
+        let has_own = cell.history.passages().any(|one| one.writer == own);
+        let own = if has_own { own } else { WriterNumber::NOBODY };
+        let fit_key = (own, key.clone());
         let (generation, settings) = (self.generation, self.settings);
-        let known = self.cells.get(key)?.touched;
-        if self.touches - known > RECENT {
-            self.touch(key);
+        let known = self.fits.get(&fit_key);
+        let is_current =
+            |one: &CachedFit| (one.version, one.generation) == (cell.version, generation);
+        if !known.is_some_and(is_current) {
+            let verdict = known.filter(|one| one.version == cell.version);
+            let separable = verdict.map_or_else(
+                || !settings.guard || Fit::is_separable(&cell.history, own),
+                |one| one.separable,
+            );
+            let pool = self.pool_of(cells, own);
+            let fit = Fit::new(key, &cell.history, own, pool, separable, &settings);
+            let version = cell.version;
+            let touched = self.touch(&fit_key);
+            let new = CachedFit { touched, version, generation, separable, fit };
+            self.fits.insert(fit_key.clone(), new);
+        } else if known.is_some_and(|one| self.touches - one.touched > RECENT) {
+            let touched = self.touch(&fit_key);
+            self.fits.entry(fit_key.clone()).and_modify(|one| one.touched = touched);
         }
-        let cell = self.cells.get_mut(key)?;
-        if cell.fitted.as_ref().is_none_or(|(fitted, _)| *fitted != generation) {
-            let history = &cell.history;
-            let separable = !settings.guard
-                || *cell.separable.get_or_insert_with(|| svm::is_separable(history));
-            let new = CellForecast::fit(key, history, &self.pool, separable, &settings);
-            cell.fitted = Some((generation, new));
-        }
-        cell.fitted.as_ref().map(|(_, fitted)| fitted.as_slice())
+        self.fits.get(&fit_key).map(|one| &one.fit)
     }
 
-    /// What is foreseen of a carrier whose modem is in this cell. `None`: nothing, because the cell
-    /// has no support, the train stands, rolls back or is still far away, or its position is too
-    /// old or too uncertain to be believed.
+    /// The pool for a node: its own one if the common pool leaves out cells of its.
+    fn pool_of(&mut self, cells: &Cells, own: WriterNumber) -> &Pool {
+        match self.cut.get_mut(&own) {
+            Some(pool) => pool.get_or_insert_with(|| Pool::shared(cells.iter(), own).0),
+            None => &self.pool,
+        }
+    }
+
+    /// The forecast for a carrier of the node `own` whose modem is in this cell. `None` if the cell
+    /// has no support, if the train stands, reverses or is still far away, or if its position is
+    /// too old or too uncertain.
     pub fn forecast(
         &mut self,
+        cells: &Cells,
+        own: WriterNumber,
         now: Instant,
         situation: &TrainPosition,
         carrier: &str,
@@ -139,8 +139,7 @@ impl Forecaster {
         let key = CellKey { carrier: carrier.to_owned(), route, direction, cell };
         let here = metres + direction.sign() * speed * seconds_between(at, now);
         let here = Position::from_metres(here);
-        let cell = self.cell_in_force(&key, here)?;
-        let place = cell.place(speed)?;
+        let (cell, place) = self.fitted(cells, own, &key)?.place(here, speed)?;
         if ERRORS * error / speed > UNCERTAINTY_MAX {
             return None;
         }
@@ -162,36 +161,32 @@ impl Forecaster {
         Some(LinkForecast { fails_at, uncertainty, permille: cell.permille(), expires_at })
     }
 
-    /// Learns from all cells what they have in common, if what is known is stale. Takes about ten
-    /// milliseconds for a thousand cells; who must not wait calls it where there is time.
-    pub fn refresh(&mut self) {
-        if self.until_stale > 0 {
+    /// Estimates the pool again if it is stale. Takes about ten milliseconds for a thousand cells:
+    /// a caller that must not wait calls it where there is time.
+    pub fn refresh(&mut self, cells: &Cells) {
+        if cells.changes() < self.stale_at {
             return;
         }
-        self.pool = Pool::new(self.cells.iter().map(|(key, cell)| (key, &cell.history)));
+        let cut: BTreeSet<WriterNumber>;
+        (self.pool, cut) = Pool::shared(cells.iter(), WriterNumber::OWN);
+        self.cut = cut.into_iter().map(|writer| (writer, None)).collect();
         self.generation += 1;
-        let handovers: usize = self.cells.values().map(|cell| cell.history.passages().len()).sum();
-        self.until_stale = (handovers / 16).max(STALE_MIN);
+        let handovers: usize = cells.iter().map(|(_, history)| history.passages().len()).sum();
+        self.stale_at = cells.changes() + (handovers as u64 / 16).max(STALE_MIN);
     }
 
-    fn count(&mut self, handovers: usize) {
-        self.until_stale = self.until_stale.saturating_sub(handovers);
-    }
-
-    /// The cell, which is made if it is not there; another may be forgotten for it.
-    fn touch(&mut self, key: &CellKey) -> &mut Cell {
+    /// Notes a use of a fit, and drops another one if there are too many. Returns its number.
+    fn touch(&mut self, key: &FitKey) -> u64 {
         self.touches += 1;
-        if !self.cells.contains_key(key)
-            && self.cells.len() >= CELLS_MAX
+        if let Some(known) = self.fits.get(key) {
+            self.touched.remove(&known.touched);
+        } else if self.fits.len() >= FITS_MAX
             && let Some((_, oldest)) = self.touched.pop_first()
         {
-            self.cells.remove(&oldest);
+            self.fits.remove(&oldest);
         }
-        let cell = self.cells.entry(key.clone()).or_default();
-        self.touched.remove(&cell.touched);
-        cell.touched = self.touches;
         self.touched.insert(self.touches, key.clone());
-        cell
+        self.touches
     }
 }
 
@@ -201,9 +196,9 @@ fn seconds_between(first: Instant, second: Instant) -> f64 {
     after - first.saturating_duration_since(second).as_secs_f64()
 }
 
-/// How many cells are held: four tracks of 1,300 km, both ways, for four carriers.
-pub const CELLS_MAX: usize = 32_768;
-/// Cells among the last so many touched keep their place in the order.
+/// The most fits: four tracks of 1,300 km, both ways, for four carriers.
+pub const FITS_MAX: usize = 32_768;
+/// Fits among the last so many touched keep their place in the order.
 const RECENT: u64 = 256;
 /// A forecast is good for three seconds after its position (`docs/linkdb.md`, section 8).
 const EXPIRY: Duration = Duration::from_secs(3);
@@ -220,7 +215,7 @@ const UNCERTAINTY_MAX: f64 = 2.5;
 /// A train slower than this, in metres a second, stands: no handover is ahead.
 const STANDING: f64 = 1.0;
 /// So many new handovers at least make the pool stale.
-const STALE_MIN: usize = 32;
+const STALE_MIN: u64 = 32;
 
 #[cfg(test)]
 mod tests;

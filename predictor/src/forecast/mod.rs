@@ -7,10 +7,12 @@
 //! failures can be told from its successes at all, and [`evaluate`] how good all that is.
 //!
 //! Nothing here knows a clock, a file or a carrier's modem. A cell that failed on fewer than
-//! [`SUPPORT`] trips never forecasts.
+//! [`SUPPORT`] trips never forecasts. Where several writers know a cell, no single other writer
+//! makes a forecast, and none weighs more than the mean of the others.
 
 mod cell;
 pub mod evaluate;
+mod fit;
 mod forecaster;
 mod lateness;
 mod pool;
@@ -20,7 +22,7 @@ pub mod svm;
 
 pub use crate::position::TrainPosition;
 pub use cell::{CellForecast, SUPPORT};
-pub use forecaster::{CELLS_MAX, Forecaster};
+pub use forecaster::{FITS_MAX, Forecaster};
 pub use lateness::Lateness;
 pub use pool::Pool;
 pub use rates::FailureRates;

@@ -1,12 +1,13 @@
 //! What all cells of a database have in common, learned from all of them at once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use polyrail_model::Direction;
 
 use super::lateness::Lateness;
 use super::rates::FailureRates;
+use crate::entry::WriterNumber;
 use crate::history::{CellHistory, CellKey, Passage};
 
 /// What all cells have in common.
@@ -23,12 +24,13 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// From all cells.
+    /// From all cells, by one writer's records.
     pub fn new<'a>(cells: impl Iterator<Item = (&'a CellKey, &'a CellHistory)>) -> Self {
         let mut counts: BTreeMap<&str, Vec<(u32, u32)>> = BTreeMap::new();
         let mut all = Vec::new();
         for (key, history) in cells {
-            for places in Places::of(history, key.direction) {
+            let history = history.weighed(WriterNumber::OWN);
+            for places in Places::of(&history, key.direction) {
                 let count = (places.passages(), places.failures());
                 counts.entry(&key.carrier).or_default().push(count);
                 all.push((key.carrier.as_str(), places));
@@ -59,6 +61,42 @@ impl Pool {
         }
     }
 
+    /// From the cells of several writers, for the node `own`: of the cells that only one other
+    /// writer knows, an even choice of at most as many as the other writers know on average, or
+    /// [`SOLE_MAX`]. Also returns the writers whose cells were left out. A single writer has nobody
+    /// to compare with, and counts in full.
+    pub(super) fn shared<'a>(
+        cells: impl Iterator<Item = (&'a CellKey, &'a CellHistory)> + Clone,
+        own: WriterNumber,
+    ) -> (Self, BTreeSet<WriterNumber>) {
+        let mut counts: BTreeMap<WriterNumber, Count> = BTreeMap::new();
+        for (_, history) in cells.clone() {
+            if let Some(writer) = history.sole_writer() {
+                let count = counts.entry(writer).or_default();
+                (count.known, count.alone) = (count.known + 1, count.alone + 1);
+                continue;
+            }
+            for writer in history.writers() {
+                counts.entry(writer).or_default().known += 1;
+            }
+        }
+        let known: usize = counts.values().map(|count| count.known).sum();
+        let others = counts.len().saturating_sub(1);
+        let mut cut = BTreeSet::new();
+        for (writer, count) in counts.iter_mut().filter(|_| others > 0) {
+            let mean = (known - count.known).div_ceil(others);
+            if *writer != own && count.alone > mean.max(SOLE_MAX) {
+                count.most = Some(mean.max(SOLE_MAX));
+                cut.insert(*writer);
+            }
+        }
+        let counted = cells.filter(|(_, history)| {
+            let count = history.sole_writer().and_then(|writer| counts.get_mut(&writer));
+            count.is_none_or(Count::takes)
+        });
+        (Self::new(counted), cut)
+    }
+
     /// How often the cells of a carrier fail.
     pub fn rates(&self, carrier: &str) -> &FailureRates {
         self.rates.get(carrier).unwrap_or(&self.unknown)
@@ -68,6 +106,26 @@ impl Pool {
 impl Default for Pool {
     fn default() -> Self {
         Self::new(std::iter::empty())
+    }
+}
+
+/// The cells of one writer.
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    known: usize,
+    /// Those that it alone knows.
+    alone: usize,
+    /// The most of these that count, if not all do.
+    most: Option<usize>,
+    seen: usize,
+}
+
+impl Count {
+    /// Whether the next cell that the writer alone knows counts; an even choice.
+    fn takes(&mut self) -> bool {
+        self.seen += 1;
+        let share = |seen: usize, most: usize| seen * most / self.alone.max(1);
+        self.most.is_none_or(|most| share(self.seen, most) > share(self.seen - 1, most))
     }
 }
 
@@ -81,15 +139,22 @@ pub(super) struct Places {
     mean: f64,
     /// The sum of their squared distances from it.
     squares: f64,
+    /// The only writer of all of them, if there is just one.
+    pub sole_writer: Option<WriterNumber>,
 }
+
+/// Metres along the direction of travel, whether the handover failed, and who observed it.
+type Seen = (f64, bool, WriterNumber);
 
 impl Places {
     /// A cell may be left at several places on one trip, as when the train comes back to it for a
     /// moment: one of each, the first first along the way. At least one, perhaps without handovers.
     pub fn of(history: &CellHistory, direction: Direction) -> Vec<Self> {
-        let place =
-            |one: &Passage| (direction.sign() * one.position.metres(), one.outcome.is_failure());
-        let mut all: Vec<(f64, bool)> = history.passages().map(place).collect();
+        let place = |one: &Passage| {
+            let along = direction.sign() * one.position.metres();
+            (along, one.outcome.is_failure(), one.writer)
+        };
+        let mut all: Vec<Seen> = history.passages().map(place).collect();
         all.sort_by(|one, other| one.0.total_cmp(&other.0));
         let (mut found, mut left) = (Vec::new(), vec![all.as_slice()]);
         while let Some(some) = left.pop() {
@@ -101,8 +166,11 @@ impl Places {
         found
     }
 
-    fn new(all: &[(f64, bool)]) -> Self {
-        let mut kept = all.to_vec();
+    fn new(all: &[Seen]) -> Self {
+        let writer = all.first().map(|(.., writer)| *writer);
+        let sole_writer = writer.filter(|writer| all.iter().all(|(.., one)| one == writer));
+        let mut kept: Vec<(f64, bool)> =
+            all.iter().map(|(metres, fails, _)| (*metres, *fails)).collect();
         if let Some(middle) = median(kept.iter().map(|(metres, _)| *metres)) {
             let off = median(kept.iter().map(|(metres, _)| (metres - middle).abs()));
             let most = FAR * off.unwrap_or_default() + FAR_METRES;
@@ -110,7 +178,7 @@ impl Places {
         }
         let mean = kept.iter().map(|(metres, _)| metres).sum::<f64>() / kept.len().max(1) as f64;
         let squares = kept.iter().map(|(metres, _)| (metres - mean).powi(2)).sum();
-        Self { kept, mean, squares }
+        Self { kept, mean, squares, sole_writer }
     }
 
     /// How many handovers.
@@ -160,7 +228,7 @@ impl Places {
 }
 
 /// Where sorted handovers fall in two groups, with more between them than either spreads.
-fn gap(sorted: &[(f64, bool)]) -> Option<usize> {
+fn gap(sorted: &[Seen]) -> Option<usize> {
     let last = sorted.len().checked_sub(GROUP)?;
     let gap = |at: usize| sorted[at].0 - sorted[at - 1].0;
     let widest = (GROUP..=last).max_by(|one, other| gap(*one).total_cmp(&gap(*other)))?;
@@ -171,8 +239,8 @@ fn gap(sorted: &[(f64, bool)]) -> Option<usize> {
 
 /// The deviation of a group, which one that is far off does not change; of a small group, nearly
 /// that of any cell.
-fn spread_of(group: &[(f64, bool)]) -> f64 {
-    let metres = || group.iter().map(|(metres, _)| *metres);
+fn spread_of(group: &[Seen]) -> f64 {
+    let metres = || group.iter().map(|(metres, ..)| *metres);
     let middle = median(metres()).unwrap_or_default();
     let off = median(metres().map(|metres| (metres - middle).abs())).unwrap_or_default();
     let count = group.len() as f64;
@@ -204,6 +272,8 @@ fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
     sorted.get(sorted.len() / 2).copied()
 }
 
+/// Cells that one writer alone knows and that always count.
+const SOLE_MAX: usize = 256;
 /// Farther from the median than so many median distances, and these metres more, is far off: a
 /// position that was wrong.
 const FAR: f64 = 9.0;

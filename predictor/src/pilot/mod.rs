@@ -23,8 +23,10 @@ use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
 use crate::detect::{Detected, Detector, Unrecorded};
+use crate::entry::Spot;
 use crate::position::{Positioner, TrainPosition};
 use crate::track::Track;
+use crate::views::{creator_hash, new_route};
 
 /// The state of a train's trip.
 #[derive(Clone, Debug)]
@@ -32,6 +34,8 @@ pub struct Pilot {
     positioner: Positioner,
     detector: Detector,
     rng: Pcg64Mcg,
+    /// The hash of this node's name, the upper half of the numbers of new tracks.
+    creator: u32,
     trip: Option<Trip>,
     /// The trip before, because a handover is concluded after it began.
     previous: Option<Trip>,
@@ -51,8 +55,8 @@ pub struct Pilot {
 pub enum PilotOutput {
     /// A trip has begun, along a track.
     TripBegan(TripId, RouteId),
-    /// A handover is concluded.
-    Handover(Handover),
+    /// A handover is concluded; with its spot, if the track is known there.
+    Handover(Handover, Option<Spot>),
     /// A track has changed: at the end of a trip, and every five minutes while it changes.
     Track(RouteId, Track),
 }
@@ -79,6 +83,7 @@ impl Pilot {
             positioner: Positioner::new(tracks),
             detector: Detector::default(),
             rng: Pcg64Mcg::seed_from_u64(seed),
+            creator: creator_hash(""),
             trip: None,
             previous: None,
             rest: None,
@@ -90,13 +95,30 @@ impl Pilot {
         }
     }
 
+    /// The same pilot for a node of this name, which new tracks carry.
+    #[must_use]
+    pub fn named(self, name: &str) -> Self {
+        Self { creator: creator_hash(name), ..self }
+    }
+
+    /// Takes another writer's track, as [`Positioner::offer`] does.
+    pub fn offer(&mut self, route: RouteId, track: Track) {
+        self.positioner.offer(route, track);
+    }
+
+    /// The spot of the train at a position on a known track.
+    pub fn spot(&self, route: RouteId, position: Position, direction: Direction) -> Option<Spot> {
+        self.positioner.spot(route, position, direction)
+    }
+
     /// Takes an observation. `wall_ms`, the gateway's clock in milliseconds since 1970, only dates
     /// records.
     pub fn observe(&mut self, now: Instant, wall_ms: u64, observation: &Observation) {
         match observation {
             Observation::Fix(fix) => {
-                let rng = &mut self.rng;
-                self.positioner.observe_fix(now, fix, &mut || RouteId(rng.next_u64()));
+                let Self { rng, creator, .. } = self;
+                let fresh = &mut || new_route(*creator, rng.next_u64() as u32);
+                self.positioner.observe_fix(now, fix, fresh);
             }
             Observation::Odometer(odometer) => self.positioner.observe_odometer(now, odometer),
             other => self.detector.observe(other),
@@ -110,7 +132,11 @@ impl Pilot {
         self.follow_trip(now);
         for detected in self.detector.advance(now) {
             match self.record(now, wall_ms, detected) {
-                Some(handover) => self.put(PilotOutput::Handover(handover)),
+                Some(handover) => {
+                    let Handover { route, position, direction, .. } = handover;
+                    let spot = self.positioner.spot(route, position, direction);
+                    self.put(PilotOutput::Handover(handover, spot));
+                }
                 None => self.unplaced += 1,
             }
         }

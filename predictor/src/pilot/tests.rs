@@ -103,7 +103,7 @@ impl Outputs {
         while let Some(output) = pilot.poll() {
             match output {
                 PilotOutput::TripBegan(trip, _) => self.trips.push(trip),
-                PilotOutput::Handover(handover) => self.handovers.push(handover),
+                PilotOutput::Handover(handover, _) => self.handovers.push(handover),
                 PilotOutput::Track(route, track) => {
                     assert_eq!(Track::decode(&track.encode()).as_ref(), Ok(&track));
                     self.tracks.insert(route, track);
@@ -402,7 +402,7 @@ fn unpolled_outputs_are_bounded() {
     }
     assert_eq!(outputs, OUTPUTS_MAX);
     assert_eq!(pilot.unrecorded().dropped, 1 + 599 - OUTPUTS_MAX as u64);
-    assert!(matches!(last, Some(PilotOutput::Handover(one)) if one.sequence == 598));
+    assert!(matches!(last, Some(PilotOutput::Handover(one, _)) if one.sequence == 598));
 }
 
 const SPEED: f64 = 83.0;

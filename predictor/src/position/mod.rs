@@ -31,10 +31,11 @@ mod train;
 
 use std::time::{Duration, Instant};
 
-use polyrail_model::{Direction, Fix, METRES_MAX, Odometer, RouteId, VELOCITY_MAX};
+use polyrail_model::{Direction, Fix, METRES_MAX, Odometer, Position, RouteId, VELOCITY_MAX};
 
 pub use train::TrainPosition;
 
+use crate::entry::Spot;
 use crate::track::{
     Course, Hint, LatLon, Match, Projection, Reading, SPEED_MAX, Track, TrackLearner, identify,
 };
@@ -87,6 +88,24 @@ impl Positioner {
             read_at: None,
             odometer: OdometerState::default(),
         }
+    }
+
+    /// Takes another writer's track, or its new version: the train finds itself on it as on a known
+    /// one, and its fixes change only this node's copy. Ignored for the current track.
+    pub fn offer(&mut self, route: RouteId, track: Track) {
+        if self.following.as_ref().is_none_or(|one| one.route != route) {
+            self.tracks.offer(route, track);
+        }
+    }
+
+    /// The spot of a train at a position on a known track.
+    pub fn spot(&self, route: RouteId, position: Position, direction: Direction) -> Option<Spot> {
+        let current = self.following.as_ref().filter(|one| one.route == route);
+        let track = match current {
+            Some(current) => current.learner.as_ref()?.track(),
+            None => self.tracks.get(route)?,
+        };
+        track.spot(position, direction)
     }
 
     /// Takes a fix. `fresh` numbers a new track.
@@ -252,12 +271,12 @@ impl Positioner {
         if self.new_course.readings().len() < NEW_COURSE || self.new_course.moved() < MOVED_NEW {
             return;
         }
-        let found = identify(&self.new_course, self.tracks.iter());
+        let found = self.tracks.identify(&self.new_course);
         self.new_course.clear();
         let near = found.filter(|(_, found)| found.off_track < BESIDE_JOINED);
         let Some((at, found)) = near else { return };
         if let Some(Following { learner: Some(learner), motion, .. }) = &mut self.following
-            && let Some(known) = self.tracks.iter().nth(at)
+            && let Some(known) = self.tracks.at(at)
         {
             learner.end_at(motion.metres, known, BESIDE_JOINED);
         }
@@ -306,7 +325,7 @@ impl Positioner {
 
     /// Identifies the track of the course, or begins a new one.
     fn search(&mut self, last: &Reading, fresh: &mut dyn FnMut() -> RouteId) {
-        if let Some((at, found)) = identify(&self.course, self.tracks.iter()) {
+        if let Some((at, found)) = self.tracks.identify(&self.course) {
             return self.follow(Some(at), found, last);
         }
         if self.course.moved() < MOVED_NEW {

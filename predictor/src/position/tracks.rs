@@ -2,10 +2,10 @@
 
 use polyrail_model::RouteId;
 
-use crate::track::{Track, TrackLearner};
+use crate::track::{Course, Match, Track, TrackLearner, identify};
 
 /// Known tracks except the current one, the least recently used first. At most [`TRACKS_MAX`]: the
-/// first are dropped, and stay in the store.
+/// first are dropped, those of other writers before those of earlier trips.
 #[derive(Clone, Debug, Default)]
 pub(super) struct KnownTracks {
     entries: Vec<KnownTrack>,
@@ -16,19 +16,55 @@ struct KnownTrack {
     route: RouteId,
     track: Track,
     changed: bool,
+    /// Another writer's track, which this train has not been on.
+    shared: bool,
 }
 
 impl KnownTracks {
     pub fn new(tracks: impl IntoIterator<Item = (RouteId, Track)>) -> Self {
         let mut known = Self::default();
         for (route, track) in tracks {
-            known.add(KnownTrack { route, track, changed: false });
+            known.add(KnownTrack { route, track, changed: false, shared: false });
         }
         known
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &Track> {
-        self.entries.iter().map(|entry| &entry.track)
+    /// Takes another writer's track, or a new version of a known one.
+    pub fn offer(&mut self, route: RouteId, track: Track) {
+        if let Some(known) = self.entries.iter_mut().find(|known| known.route == route) {
+            if !known.changed {
+                known.track = track;
+            }
+            return;
+        }
+        let shared = self.entries.iter().filter(|known| known.shared).count();
+        if self.len() < TRACKS_MAX || shared > 0 {
+            self.add(KnownTrack { route, track, changed: false, shared: true });
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub fn get(&self, route: RouteId) -> Option<&Track> {
+        self.entries.iter().find(|known| known.route == route).map(|known| &known.track)
+    }
+
+    pub fn at(&self, at: usize) -> Option<&Track> {
+        self.entries.get(at).map(|known| &known.track)
+    }
+
+    /// The track of a course: one of earlier trips, else another writer's, so that nobody leads
+    /// the train off a track that it knows.
+    pub fn identify(&self, course: &Course) -> Option<(usize, Match)> {
+        [false, true].into_iter().find_map(|shared| {
+            let entries = self.entries.iter().enumerate();
+            let entries = entries.filter(|(_, known)| known.shared == shared);
+            let places: Vec<usize> = entries.clone().map(|(at, _)| at).collect();
+            let (at, found) = identify(course, entries.map(|(_, known)| &known.track))?;
+            Some((*places.get(at)?, found))
+        })
     }
 
     pub fn take(&mut self, route: RouteId) -> Option<Track> {
@@ -48,7 +84,7 @@ impl KnownTracks {
         }
         let track = learner.track().clone();
         if track.length() >= super::WORTH {
-            self.add(KnownTrack { route, track, changed });
+            self.add(KnownTrack { route, track, changed, shared: false });
         }
     }
 
@@ -65,7 +101,8 @@ impl KnownTracks {
     fn add(&mut self, entry: KnownTrack) {
         self.entries.retain(|known| known.route != entry.route);
         if self.entries.len() >= TRACKS_MAX {
-            self.entries.remove(0);
+            let shared = self.entries.iter().position(|known| known.shared);
+            self.entries.remove(shared.unwrap_or(0));
         }
         self.entries.push(entry);
     }

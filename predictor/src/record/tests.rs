@@ -49,16 +49,6 @@ pub(crate) fn any_handover() -> impl Strategy<Value = Handover> {
         })
 }
 
-pub(crate) fn any_history() -> impl Strategy<Value = CellHistory> {
-    prop::collection::vec(any_handover(), 0..PASSAGES_MAX + 9).prop_map(|all| {
-        let mut history = CellHistory::default();
-        for one in &all {
-            history.add(one);
-        }
-        history
-    })
-}
-
 #[test]
 fn golden_vectors_hold() {
     let full = handover();
@@ -70,22 +60,17 @@ fn golden_vectors_hold() {
         dark: Duration::ZERO,
         ..full.clone()
     };
-    let mut history = CellHistory::default();
-    history.add(&full);
-    history.add(&Handover { sequence: 301, ..bare.clone() });
     let vectors = [
         (
-            encode_handover(&full),
+            encode_handover(&full, None),
             "010102030405060708ac02fb88b094863301410000000000000007170\
              18d41b424b524e90fdc0b",
         ),
         (
-            encode_handover(&bare),
+            encode_handover(&bare, None),
             "010102030405060708ac02fb88b094863301410000000000000007000\
              18d41b42400",
         ),
-        (encode_history(&history), "01020102030405060708ac020105e90f0102030405060708ad020100"),
-        (encode_history(&CellHistory::default()), "0100"),
     ];
     for (bytes, golden) in vectors {
         assert_eq!(hex(&bytes), golden);
@@ -95,7 +80,9 @@ fn golden_vectors_hold() {
 #[test]
 fn outages_are_truncated_to_milliseconds() {
     let handover = Handover { dark: Duration::from_micros(1999), ..handover() };
-    let kept = decode_handover(&encode_handover(&handover)).unwrap();
+    let Ok(Entry::Handover(kept, None)) = decode(&encode_handover(&handover, None)) else {
+        panic!()
+    };
     assert_eq!(kept.dark, Duration::from_millis(1));
 }
 
@@ -112,21 +99,21 @@ fn invalid_handovers_are_rejected() {
     assert_eq!(check(&good), Ok(()));
     for (field, handover) in bad {
         assert_eq!(check(&handover), Err(FieldError::Invalid(field)));
-        let encoded = encode_handover(&handover);
-        assert_eq!(decode_handover(&encoded), Err(FieldError::Invalid(field)));
+        let encoded = encode_handover(&handover, None);
+        assert_eq!(decode(&encoded), Err(FieldError::Invalid(field)));
     }
 }
 
 #[test]
 fn invalid_bytes_are_rejected() {
-    let good = encode_handover(&handover());
+    let good = encode_handover(&handover(), None);
     let with = |at: usize, byte: u8| {
         let mut bytes = good.clone();
         bytes[at] = byte;
-        decode_handover(&bytes)
+        decode(&bytes)
     };
-    assert_eq!(with(0, 0), Err(FieldError::Invalid("version")));
-    assert_eq!(with(0, 2), Err(FieldError::Invalid("version")));
+    assert_eq!(with(0, 0), Err(FieldError::Invalid("kind of an entry")));
+    assert_eq!(with(0, 4), Err(FieldError::Invalid("kind of an entry")));
     // The sequence 300 is ac 02; with a zero at its end it is overlong.
     assert_eq!(with(10, 0x00), Err(FieldError::Invalid("number")));
     // The flags follow version, trip, sequence, time, carrier and route.
@@ -135,45 +122,59 @@ fn invalid_bytes_are_rejected() {
     assert_eq!(with(18, 0xff), Err(FieldError::Invalid("text")));
     let mut trailing = good.clone();
     trailing.push(0);
-    assert_eq!(decode_handover(&trailing), Err(FieldError::Invalid("trailing bytes")));
+    assert_eq!(decode(&trailing), Err(FieldError::Invalid("trailing bytes")));
+}
 
-    let one = "0102030405060708ac020100";
-    let bytes = |text: &str| -> Vec<u8> {
-        let byte = |at| u8::from_str_radix(&text[at..at + 2], 16).unwrap();
-        (0..text.len()).step_by(2).map(byte).collect()
+/// The longest entries fit a message, and survive a round trip.
+#[test]
+fn tracks_and_rates_decode_and_truncated_ones_do_not() {
+    let spot = Some(Spot { latitude: -899_999_999, longitude: 1_799_999_999, heading: 255 });
+    let point = |at: i32| TrackPoint {
+        latitude: if at % 2 == 0 { 880_000_000 } else { -880_000_000 },
+        longitude: if at % 2 == 0 { 1_790_000_000 } else { -1_790_000_000 },
+        position: Position { decimetres: 50_000 + at * 700 },
+        weight: 16,
     };
-    let repeated = decode_history(&bytes(&format!("0102{one}{one}")));
-    assert_eq!(repeated, Err(FieldError::Invalid("repeated passage")));
-    let many = decode_history(&bytes("018101"));
-    assert_eq!(many, Err(FieldError::Invalid("number of passages")));
-    let huge = decode_history(&bytes("01ffffffffffffffffff01"));
-    assert_eq!(huge, Err(FieldError::Invalid("number of passages")));
-    let endless = decode_history(&bytes("01ffffffffffffffffffff01"));
-    assert_eq!(endless, Err(FieldError::Invalid("number")));
+    let points = (0..TrackPiece::POINTS_MAX as i32).map(point).collect();
+    let sample = RateSample {
+        position: Position { decimetres: i32::MIN },
+        spot,
+        rate: Some(Bitrate::from_bps(NUMBER_MAX)),
+        delay: Some(Duration::from_micros(NUMBER_MAX)),
+    };
+    let rates = Rates {
+        trip: TripId(u64::MAX),
+        carrier: "x".repeat(32),
+        route: RouteId(u64::MAX),
+        direction: Direction::Down,
+        link: Link::Down,
+        samples: vec![sample; Rates::SAMPLES_MAX],
+    };
+    let all = [
+        Entry::Track(TrackPiece { route: RouteId(7), piece: 1, points }),
+        Entry::Rates(rates),
+        Entry::Handover(handover(), spot),
+    ];
+    for entry in all {
+        let bytes = encode(&entry);
+        assert!(bytes.len() <= ENTRY_BYTES_MAX, "{}", bytes.len());
+        assert_eq!(check_entry(&entry), Ok(()));
+        assert_eq!(decode(&bytes), Ok(entry));
+        for end in 0..bytes.len() {
+            assert!(decode(&bytes[..end]).is_err(), "cut at {end}");
+        }
+    }
 }
 
 proptest! {
     #[test]
     fn handovers_decode_and_truncated_ones_do_not(handover in any_handover()) {
-        let bytes = encode_handover(&handover);
+        let bytes = encode_handover(&handover, None);
         prop_assert!(bytes.len() <= 120, "{} bytes", bytes.len());
-        prop_assert_eq!(decode_handover(&bytes), Ok(handover));
+        prop_assert_eq!(decode(&bytes), Ok(Entry::Handover(handover, None)));
         for end in 0..bytes.len() {
-            prop_assert!(decode_handover(&bytes[..end]).is_err(), "cut at {}", end);
+            prop_assert!(decode(&bytes[..end]).is_err(), "cut at {}", end);
         }
     }
 
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
-
-    #[test]
-    fn histories_decode_and_truncated_ones_do_not(history in any_history()) {
-        let bytes = encode_history(&history);
-        prop_assert_eq!(decode_history(&bytes), Ok(history));
-        for end in 0..bytes.len() {
-            prop_assert!(decode_history(&bytes[..end]).is_err(), "cut at {}", end);
-        }
-    }
 }

@@ -1,315 +1,386 @@
 //! The changes of one transaction.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::time::Duration;
 
-use polyrail_model::{Handover, RouteId, TripId};
-use redb::{ReadableTable, ReadableTableMetadata, WriteTransaction};
+use polyrail_model::TripId;
+use redb::{ReadableTable, WriteTransaction};
 
 use super::error::StoreError;
-use super::keys::{self, PlaceKey};
-use super::limits::Limits;
-use super::places::{Place, PlaceSample};
-use super::tables::{Counters, Tables, newest_rank};
-use super::trips::Trip;
-use super::{Appended, clock, is_forecastable};
-use crate::history::{self, CellHistory, CellKey, Passage};
+use super::limits::{Limits, WRITER_LOGS_MAX};
+use super::logs::{Log, Logs};
+use super::tables::{Tables, split};
+use super::{Appended, clock};
+use crate::entry::{
+    ENTRY_BYTES_MAX, Entry, EntryKey, LogId, LogNumber, SEQUENCE_END, WRITER_NAME_MAX,
+};
 use crate::record;
 
 /// A transaction that is being written.
 pub(crate) struct Batch<'t> {
     tables: Tables<'t>,
-    counters: Counters,
+    logs: &'t mut Logs,
+    changed: BTreeSet<LogNumber>,
     limits: Limits,
-    /// Changed cells that are not yet written; at most [`CELLS_OPEN_MAX`].
-    cells: BTreeMap<CellKey, CellHistory>,
-    /// The new `next` of trips; `None` if the trip's number was forgotten.
-    changes: BTreeMap<TripId, Option<u32>>,
-    /// New handovers since the last eviction; at most [`FRESH_MAX`] and one append's.
-    fresh: usize,
 }
 
 impl<'t> Batch<'t> {
-    pub(super) fn begin(writing: &'t WriteTransaction, limits: Limits) -> Result<Self, StoreError> {
-        let tables = Tables::open(writing, &limits)?;
-        let counters = Counters::load(&tables.meta)?;
-        let (cells, changes) = (BTreeMap::new(), BTreeMap::new());
-        Ok(Self { tables, counters, limits, cells, changes, fresh: 0 })
+    pub(super) fn begin(
+        writing: &'t WriteTransaction,
+        logs: &'t mut Logs,
+        limits: Limits,
+    ) -> Result<Self, StoreError> {
+        Ok(Self { tables: Tables::open(writing)?, logs, changed: BTreeSet::new(), limits })
     }
 
-    /// Evicts, and writes open cells; returns the changes of trips, which apply after the commit.
-    pub(super) fn finish(mut self) -> Result<BTreeMap<TripId, Option<u32>>, StoreError> {
+    /// Evicts, and writes the state of the logs.
+    pub(super) fn finish(mut self) -> Result<(), StoreError> {
         self.evict()?;
-        self.write_cells()?;
-        self.counters.save(&mut self.tables.meta)?;
-        Ok(self.changes)
+        for number in &self.changed {
+            match self.logs.logs.get(number) {
+                Some(log) => self.tables.logs.insert(number.0, &log.encode()[..])?,
+                None => self.tables.logs.remove(number.0)?,
+            };
+        }
+        self.tables.meta.insert("written", self.logs.written)?;
+        self.tables.meta.insert("own", u64::from(self.logs.own.0))?;
+        Ok(())
     }
 
-    /// Appends handovers; known ones change nothing, invalid ones are counted. Their trips rank at
-    /// `least_ms` or later.
-    pub(crate) fn append(
+    /// Begins an own log under a name. An own log without a name takes it.
+    pub(super) fn set_own(&mut self, name: &str, incarnation: u64) -> Result<(), StoreError> {
+        let own = self.logs.own;
+        if let Some(mut log) = self.logs.logs.get(&own).cloned()
+            && log.id.writer.is_empty()
+        {
+            self.logs.remove(own);
+            name.clone_into(&mut log.id.writer);
+            self.logs.insert(own, log);
+            self.changed.insert(own);
+        } else {
+            let id = LogId { writer: name.to_owned(), incarnation };
+            self.logs.own = self.add_log(id)?;
+        }
+        self.logs.renumber_writers();
+        Ok(())
+    }
+
+    fn add_log(&mut self, id: LogId) -> Result<LogNumber, StoreError> {
+        let last = self.logs.logs.last_key_value().map(|(last, _)| last.0);
+        let dropped = self.changed.last().map(|last| last.0);
+        let number = LogNumber(last.max(dropped).map_or(0, |last| last + 1));
+        self.logs.insert(number, Log::new(id.clone()));
+        self.logs.writer(&id.writer);
+        self.touch(number);
+        Ok(number)
+    }
+
+    fn touch(&mut self, number: LogNumber) {
+        self.logs.written += 1;
+        let written = self.logs.written;
+        if let Some(log) = self.logs.logs.get_mut(&number) {
+            log.written = written;
+        }
+        self.changed.insert(number);
+    }
+
+    /// The log of this name; a new one if there is room. `None`: it is refused.
+    fn open_log(
         &mut self,
-        records: &[Handover],
+        id: &LogId,
+        appended: &mut Appended,
+    ) -> Result<Option<LogNumber>, StoreError> {
+        if let Some(number) = self.logs.ids.get(id) {
+            return Ok(Some(*number));
+        }
+        if id.writer.is_empty() || id.writer.len() > WRITER_NAME_MAX {
+            return Ok(None);
+        }
+        let own = self.logs.own;
+        let of_writer = self.logs.of(&id.writer);
+        let replaced = if of_writer.len() >= WRITER_LOGS_MAX {
+            of_writer.into_iter().find(|log| *log != own)
+        } else if self.logs.logs.len() >= self.limits.logs_max {
+            let empty =
+                self.logs.logs.iter().filter(|(number, log)| log.count == 0 && **number != own);
+            let Some((number, _)) = empty.min_by_key(|(_, log)| log.written) else {
+                return Ok(None);
+            };
+            Some(*number)
+        } else {
+            None
+        };
+        let new = self.add_log(id.clone())?;
+        if let Some(replaced) = replaced {
+            self.remove_range(replaced, SEQUENCE_END)?;
+            self.logs.remove(replaced);
+            self.changed.insert(replaced);
+            appended.forgotten.push((replaced, SEQUENCE_END));
+        }
+        Ok(Some(new))
+    }
+
+    /// Appends entries of this node to its log; counts invalid ones.
+    pub(crate) fn append_own(
+        &mut self,
+        entries: &[Entry],
         now_ms: u64,
-        least_ms: u64,
-    ) -> Result<Appended, StoreError> {
-        let newest_ms = newest_rank(&self.tables.order)?;
-        let mut appended = Appended::default();
-        let mut open: Option<Trip> = None;
-        for record in records {
-            if record::check(record).is_err() {
+        appended: &mut Appended,
+    ) -> Result<(), StoreError> {
+        let own = self.logs.own;
+        let mut last = self.last_time(own)?;
+        for entry in entries {
+            let next = self.log(own)?.next;
+            let bytes = record::encode(entry);
+            let is_valid = record::check_entry(entry).is_ok() && bytes.len() <= ENTRY_BYTES_MAX;
+            if !is_valid || next >= SEQUENCE_END {
                 appended.refused += 1;
                 continue;
             }
-            if open.is_none_or(|trip| trip.id != record.trip) {
-                self.close_trip(open.take())?;
-            }
-            let trip = match &mut open {
-                Some(trip) => trip,
-                None => open.insert(self.open_trip(record.trip)?),
-            };
-            let rank = clock::plausible(record.at_ms, now_ms, newest_ms);
-            self.add(trip, record, trip.rank.max(rank).max(least_ms), &mut appended)?;
+            // The node's own entries are no older than the ones before.
+            let time = time_of(entry, now_ms, last).max(last.unwrap_or(0));
+            last = Some(time);
+            self.put(own, next, time, &bytes)?;
+            self.log(own)?.next = next + 1;
+            appended.fresh.push((EntryKey { log: own, sequence: next }, entry.clone()));
         }
-        self.close_trip(open)?;
-        if appended.fresh > 0 && self.counters.created_ms == 0 {
-            self.counters.created_ms = now_ms;
-        }
-        self.fresh += appended.fresh;
-        if self.fresh >= FRESH_MAX {
-            self.evict()?;
-            self.fresh = 0;
-        }
-        Ok(appended)
+        self.touch(own);
+        self.created(now_ms)
     }
 
-    /// Adds a handover. `rank`: the trip's rank if it is new.
-    fn add(
+    /// Appends entries of any log, from `first` on; everything below `end` is known then. Entries
+    /// that are known or below the floor change nothing. If `first` is above the log's mark,
+    /// nothing is appended.
+    pub(crate) fn append(
         &mut self,
-        trip: &mut Trip,
-        record: &Handover,
-        rank: u64,
+        id: &LogId,
+        floor: u64,
+        (first, end): (u64, u64),
+        entries: &[(u64, Entry)],
+        now_ms: u64,
         appended: &mut Appended,
     ) -> Result<(), StoreError> {
-        let (sequence, next) = (record.sequence, trip.next);
-        let trip_max = u64::from(self.limits.trip_events_max).min(self.limits.events_max);
-        let is_ahead = sequence.saturating_sub(next) >= SEQUENCE_AHEAD_MAX;
-        if trip.held && (u64::from(sequence) >= trip_max || is_ahead) {
-            appended.refused += 1;
+        let Some(log) = self.open_log(id, appended)? else {
+            appended.refused += entries.len();
             return Ok(());
-        }
-        let key = (trip.serial, sequence);
-        if !trip.held || sequence < next || self.tables.events.get(key)?.is_some() {
-            appended.known += 1;
-            return Ok(());
-        }
-        appended.fresh += 1;
-        self.tables.events.insert(key, &record::encode_handover(record)[..])?;
-        let failed = record.outcome.is_failure();
-        self.counters.failures += u64::from(failed);
-        trip.add(record.at_ms, failed);
-        if sequence == next {
-            trip.next += 1;
-            // Records that arrived before their turn; without gaps there are none.
-            while trip.next < trip.count
-                && self.tables.events.get((trip.serial, trip.next))?.is_some()
-            {
-                trip.next += 1;
-            }
-        }
-        if history::is_learned(record) {
-            self.learn(record, rank)?;
-        }
-        trip.rank = rank;
-        Ok(())
-    }
-
-    /// Adds a handover to its cell. Its trip is placed before newer ones, so that old trips of a
-    /// file or a peer do not displace them. An unknown trip is older than all others.
-    fn learn(&mut self, record: &Handover, rank: u64) -> Result<(), StoreError> {
-        let key = CellKey::of(record);
-        self.open_cell(&key)?;
-        let Self { tables, cells, .. } = self;
-        let history = cells.get_mut(&key).ok_or_else(cell_is_missing)?;
-        history.add_in_order(record, |trip| -> Result<bool, StoreError> {
-            let Some(bytes) = tables.trips.get(trip.0)? else { return Ok(false) };
-            Ok(Trip::decode(trip, bytes.value())?.rank > rank)
-        })?;
-        Ok(())
-    }
-
-    fn open_trip(&mut self, id: TripId) -> Result<Trip, StoreError> {
-        if let Some(bytes) = self.tables.trips.get(id.0)? {
-            return Ok(Trip::decode(id, bytes.value())?);
-        }
-        let trip = Trip::new(id, self.counters.serial);
-        self.counters.serial += 1;
-        Ok(trip)
-    }
-
-    /// Writes a trip, unless it has no handovers.
-    fn close_trip(&mut self, trip: Option<Trip>) -> Result<(), StoreError> {
-        let Some(trip) = trip.filter(|trip| trip.count > 0) else { return Ok(()) };
-        let before = match self.tables.trips.insert(trip.id.0, &trip.encode()[..])? {
-            Some(bytes) => Some(Trip::decode(trip.id, bytes.value())?.order()),
-            None => None,
         };
-        if let Some(before) = before.filter(|before| *before != trip.order()) {
-            self.tables.order.remove(before)?;
+        self.raise_floor(log, floor, appended)?;
+        if first > self.log(log)?.next {
+            return Ok(());
         }
-        self.tables.order.insert(trip.order(), (trip.id.0, trip.next))?;
-        self.changes.insert(trip.id, Some(trip.next));
+        let mut last = self.last_time(log)?;
+        for (sequence, entry) in entries {
+            let next = self.log(log)?.next;
+            if *sequence < next || *sequence >= end {
+                appended.known += 1;
+                continue;
+            }
+            let time = time_of(entry, now_ms, last);
+            last = Some(time);
+            self.put(log, *sequence, time, &record::encode(entry))?;
+            self.log(log)?.next = sequence + 1;
+            appended.fresh.push((EntryKey { log, sequence: *sequence }, entry.clone()));
+        }
+        let known = self.log(log)?;
+        known.next = known.next.max(end);
+        self.touch(log);
+        self.created(now_ms)
+    }
+
+    fn created(&mut self, now_ms: u64) -> Result<(), StoreError> {
+        if self.tables.meta.get("created_ms")?.is_none() {
+            self.tables.meta.insert("created_ms", now_ms)?;
+        }
         Ok(())
     }
 
-    /// Evicts trips until the limits hold; the newest always stays.
+    /// Sets the number of the next entry, if it is lower.
+    pub(super) fn skip_to(&mut self, log: LogNumber, next: u64) -> Result<(), StoreError> {
+        let known = self.log(log)?;
+        known.next = known.next.max(next);
+        self.changed.insert(log);
+        Ok(())
+    }
+
+    /// Raises the floor of a log; a floor is never lowered.
+    pub(super) fn raise_floor(
+        &mut self,
+        number: LogNumber,
+        floor: u64,
+        appended: &mut Appended,
+    ) -> Result<(), StoreError> {
+        let log = self.log(number)?;
+        if floor <= log.floor {
+            return Ok(());
+        }
+        log.floor = floor;
+        log.next = log.next.max(floor);
+        self.remove_range(number, floor)?;
+        self.changed.insert(number);
+        appended.forgotten.push((number, floor));
+        Ok(())
+    }
+
+    /// Removes entries that are useless.
+    pub(super) fn delete(&mut self, keys: &[EntryKey]) -> Result<(), StoreError> {
+        keys.iter().try_for_each(|key| self.remove(key.log, key.sequence))
+    }
+
+    /// Removes a whole writer: raises its floors to the next entry.
+    pub(super) fn purge(&mut self, writer: &str, gone: &mut Appended) -> Result<u64, StoreError> {
+        let before = self.logs.entries;
+        for number in self.logs.of(writer) {
+            let next = self.log(number)?.next;
+            self.raise_floor(number, next, gone)?;
+        }
+        Ok(before - self.logs.entries)
+    }
+
+    /// Evicts until the limit holds: the writer with most entries loses its oldest trip.
     fn evict(&mut self) -> Result<(), StoreError> {
-        loop {
-            let held = self.tables.trips.len()?.saturating_sub(self.counters.evicted);
-            let full =
-                held > self.limits.trips_max || self.tables.events.len()? > self.limits.events_max;
-            if held <= 1 || !full || !self.evict_oldest(u64::MAX)? {
+        while self.logs.entries > self.limits.events_max {
+            let mut evicted = false;
+            for (_, writer) in self.logs.by_weight() {
+                evicted = self.evict_trip(&writer)?;
+                if evicted {
+                    break;
+                }
+            }
+            if !evicted {
                 break;
             }
         }
-        while self.counters.evicted > self.limits.trips_max {
-            let Some((_, row)) = self.tables.order.pop_first()? else { break };
-            let trip = row.value().0;
-            self.tables.trips.remove(trip)?;
-            self.changes.insert(TripId(trip), None);
-            self.counters.evicted -= 1;
-        }
         Ok(())
     }
 
-    /// Evicts the oldest trip if its rank is below `before`; returns whether there was one. Its
-    /// number stays, so that a peer does not send the trip again.
-    fn evict_oldest(&mut self, before: u64) -> Result<bool, StoreError> {
-        let oldest = match self.tables.order.range((1, 0, 0)..(1, before, 0))?.next() {
-            Some(row) => TripId(row?.1.value().0),
-            None => return Ok(false),
-        };
-        let mut trip = match self.tables.trips.get(oldest.0)? {
-            Some(bytes) => Trip::decode(oldest, bytes.value())?,
-            None => return Err(StoreError::damaged("a trip is missing")),
-        };
-        let all = (trip.serial, 0)..=(trip.serial, u32::MAX);
-        self.tables.events.retain_in(all, |_, _| false)?;
-        self.counters.failures = self.counters.failures.saturating_sub(trip.failures.into());
-        self.counters.evicted += 1;
-        (trip.held, trip.next) = (false, u32::MAX);
-        self.close_trip(Some(trip))?;
+    /// Removes the oldest trip of a writer's oldest log; if there is none, its oldest pieces of
+    /// tracks. The node's own newest trip and tracks stay.
+    fn evict_trip(&mut self, writer: &str) -> Result<bool, StoreError> {
+        let own = self.logs.own;
+        let mut logs = self.logs.of(writer);
+        logs.retain(|log| self.logs.logs.get(log).is_some_and(|log| log.count > 0));
+        for log in &logs {
+            let (trip, is_newest) = self.oldest_trip(*log)?;
+            let is_kept = is_newest && *log == own;
+            if !(trip.is_empty() || is_kept) {
+                trip.into_iter().try_for_each(|sequence| self.remove(*log, sequence))?;
+                return Ok(true);
+            }
+        }
+        let Some(log) = logs.into_iter().find(|log| *log != own) else { return Ok(false) };
+        let pieces =
+            self.tables.entries.range((log.0, 0)..=(log.0, u64::MAX))?.take(PIECES_EVICTED);
+        let pieces: Result<Vec<u64>, StoreError> = pieces.map(|row| Ok(row?.0.value().1)).collect();
+        pieces?.into_iter().try_for_each(|sequence| self.remove(log, sequence))?;
         Ok(true)
     }
 
-    /// Evicts all trips with a lower rank; returns their number.
-    pub(super) fn evict_before(&mut self, at_ms: u64) -> Result<u64, StoreError> {
-        let mut evicted = 0;
-        while self.evict_oldest(at_ms)? {
-            evicted += 1;
-        }
-        Ok(evicted)
-    }
-
-    /// Corrects the rank of trips from more than a day after a plausible clock.
-    pub(super) fn rerank(&mut self, now_ms: u64) -> Result<(), StoreError> {
-        let from = (1, now_ms.saturating_add(clock::DAY_MS).saturating_add(1), 0);
-        let ahead = self.tables.order.range(from..(2, 0, 0))?;
-        let ahead: Result<Vec<u64>, StoreError> = ahead.map(|row| Ok(row?.1.value().0)).collect();
-        for id in ahead? {
-            let mut trip = self.open_trip(TripId(id))?;
-            if trip.rerank(now_ms) {
-                self.close_trip(Some(trip))?;
+    /// The entries of a log up to the end of its oldest trip, without pieces of tracks, and whether
+    /// no other trip follows.
+    fn oldest_trip(&self, log: LogNumber) -> Result<(Vec<u64>, bool), StoreError> {
+        let mut oldest: Option<TripId> = None;
+        let mut entries = Vec::new();
+        for row in self.tables.entries.range((log.0, 0)..=(log.0, u64::MAX))? {
+            let (key, value) = row?;
+            let (_, bytes) = split(value.value())?;
+            if record::is_piece(bytes) {
+                continue;
             }
-        }
-        Ok(())
-    }
-
-    /// Adds unknown passages of a cell, as older than the known ones. The carrier's name is valid.
-    pub(crate) fn merge_cell(
-        &mut self,
-        key: &CellKey,
-        other: &[Passage],
-    ) -> Result<(), StoreError> {
-        let own = self.open_cell(key)?;
-        let known = |one: &&Passage| own.passages().any(|own| own.trip == one.trip);
-        let (shared, older): (Vec<_>, Vec<_>) = other.iter().partition(known);
-        *own = older.into_iter().chain(own.passages()).chain(shared).copied().collect();
-        Ok(())
-    }
-
-    fn open_cell(&mut self, key: &CellKey) -> Result<&mut CellHistory, StoreError> {
-        if self.cells.len() >= CELLS_OPEN_MAX && !self.cells.contains_key(key) {
-            self.write_cells()?;
-        }
-        if !self.cells.contains_key(key) {
-            let history = match self.tables.cells.get(&keys::encode_cell(key))? {
-                Some(bytes) => record::decode_history(&bytes)?,
-                None => CellHistory::default(),
+            let trip = match record::decode(bytes)? {
+                Entry::Handover(handover, _) => handover.trip,
+                Entry::Rates(rates) => rates.trip,
+                Entry::Track(_) => continue,
             };
-            self.cells.insert(key.clone(), history);
-        }
-        self.cells.get_mut(key).ok_or_else(cell_is_missing)
-    }
-
-    fn write_cells(&mut self) -> Result<(), StoreError> {
-        for (key, history) in std::mem::take(&mut self.cells) {
-            let value = record::encode_history(&history);
-            let written = self.counters.next_written();
-            let mut forecastable = self.counters.forecastable;
-            forecastable += u64::from(is_forecastable(&history));
-            for gone in self.tables.cells.put(&keys::encode_cell(&key), written, &value)? {
-                let counted = is_forecastable(&record::decode_history(&gone)?);
-                forecastable = forecastable.saturating_sub(counted.into());
+            if *oldest.get_or_insert(trip) != trip {
+                return Ok((entries, false));
             }
-            self.counters.forecastable = forecastable;
+            entries.push(key.value().1);
+        }
+        Ok((entries, true))
+    }
+
+    /// Removes entries with an earlier time than `before`, except pieces of tracks, and gives those
+    /// of more than a day after `now_ms` the time now. Returns the number of removed ones.
+    pub(super) fn sweep(&mut self, before: u64, now_ms: Option<u64>) -> Result<u64, StoreError> {
+        let (mut old, mut ahead) = (Vec::new(), Vec::new());
+        for row in self.tables.entries.iter()? {
+            let (key, value) = row?;
+            let (time, bytes) = split(value.value())?;
+            let (log, sequence) = key.value();
+            if time < before && !record::is_piece(bytes) {
+                old.push((LogNumber(log), sequence));
+            } else if let Some(now_ms) = now_ms.filter(|now| time > now + clock::DAY_MS) {
+                ahead.push(((log, sequence), [&now_ms.to_be_bytes()[..], bytes].concat()));
+            }
+        }
+        for (key, row) in ahead {
+            self.tables.entries.insert(key, &row[..])?;
+        }
+        for (log, sequence) in &old {
+            self.remove(*log, *sequence)?;
+        }
+        Ok(old.len() as u64)
+    }
+
+    fn log(&mut self, number: LogNumber) -> Result<&mut Log, StoreError> {
+        self.logs.logs.get_mut(&number).ok_or_else(|| StoreError::damaged("a log is missing"))
+    }
+
+    /// The time of the last entry of a log.
+    fn last_time(&self, log: LogNumber) -> Result<Option<u64>, StoreError> {
+        let last = self.tables.entries.range((log.0, 0)..=(log.0, u64::MAX))?.next_back();
+        last.map(|row| Ok(split(row?.1.value())?.0)).transpose()
+    }
+
+    fn put(
+        &mut self,
+        log: LogNumber,
+        sequence: u64,
+        time: u64,
+        entry: &[u8],
+    ) -> Result<(), StoreError> {
+        let row = [&time.to_be_bytes()[..], entry].concat();
+        self.tables.entries.insert((log.0, sequence), &row[..])?;
+        self.log(log)?.count += 1;
+        self.logs.entries += 1;
+        Ok(())
+    }
+
+    fn remove(&mut self, log: LogNumber, sequence: u64) -> Result<(), StoreError> {
+        if self.tables.entries.remove((log.0, sequence))?.is_some() {
+            self.log(log)?.count -= 1;
+            self.logs.entries -= 1;
+            self.changed.insert(log);
         }
         Ok(())
     }
 
-    pub(crate) fn put_track(&mut self, route: RouteId, track: &[u8]) -> Result<(), StoreError> {
-        let written = self.counters.next_written();
-        self.tables.tracks.put(&route.0.to_be_bytes(), written, track)?;
-        Ok(())
-    }
-
-    pub(super) fn record_place(&mut self, sample: &PlaceSample) -> Result<(), StoreError> {
-        let PlaceSample { route, direction, position, .. } = *sample;
-        let key = PlaceKey::of(&sample.carrier, route, direction, position);
-        self.change_place(&key, |place| place.add(sample))
-    }
-
-    /// Adds unknown trips of a place. The carrier's name is valid.
-    pub(crate) fn merge_place(&mut self, key: &PlaceKey, other: &Place) -> Result<(), StoreError> {
-        self.change_place(key, |place| place.merge(other))
-    }
-
-    fn change_place(
-        &mut self,
-        key: &PlaceKey,
-        change: impl FnOnce(&mut Place),
-    ) -> Result<(), StoreError> {
-        let key = key.encode();
-        let mut place = match self.tables.places.get(&key)? {
-            Some(bytes) => Place::decode(&bytes)?,
-            None => Place::default(),
-        };
-        change(&mut place);
-        let written = self.counters.next_written();
-        self.tables.places.put(&key, written, &place.encode())?;
+    /// Removes all entries of a log below a sequence number.
+    fn remove_range(&mut self, log: LogNumber, end: u64) -> Result<(), StoreError> {
+        let mut removed = 0;
+        self.tables.entries.retain_in((log.0, 0)..(log.0, end), |_, _| {
+            removed += 1;
+            false
+        })?;
+        self.log(log)?.count -= removed;
+        self.logs.entries -= removed;
         Ok(())
     }
 }
 
-fn cell_is_missing() -> StoreError {
-    StoreError::damaged("a cell is missing")
+/// The time of an entry: a handover's own if it is plausible; else that of the entry before in its
+/// log, else that of its arrival.
+fn time_of(entry: &Entry, now_ms: u64, last: Option<u64>) -> u64 {
+    match entry {
+        Entry::Handover(handover, _) => clock::plausible(handover.at_ms, now_ms, last.unwrap_or(0)),
+        _ => last.unwrap_or_else(|| clock::plausible(now_ms, now_ms, 0)),
+    }
 }
 
-/// The largest distance of a record from the known part of its trip; the peer sends further ones
-/// again when the gap is filled. Otherwise one wrong number would leave a gap that peers request
-/// for ever.
-pub const SEQUENCE_AHEAD_MAX: u32 = 4096;
-/// New handovers after which a transaction evicts. An old trip of a file is thus learned completely
-/// before a full database evicts it.
-const FRESH_MAX: usize = 4096;
-/// Changed cells in memory.
-const CELLS_OPEN_MAX: usize = 2048;
+/// The entry's retention as milliseconds.
+pub(super) fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Pieces of tracks that are evicted at once.
+const PIECES_EVICTED: usize = 256;

@@ -36,8 +36,8 @@ pub(super) fn is_ahead(now_ms: u64, attested_ms: u64) -> bool {
     now_ms.saturating_sub(attested_ms) > GAP_MS
 }
 
-/// The last trip of the run that counts; none without trips. `times` are those of all trips, in any
-/// order.
+/// The last time of the run that counts; none without entries. `times`
+/// are in any order.
 pub(super) fn attested(mut times: Vec<u64>) -> Option<u64> {
     times.sort_unstable();
     let mut run: Option<(u64, u64)> = None;

@@ -32,6 +32,13 @@ pub enum StoreError {
         "the file has format {0}, this program knows {FORMAT}; update it, or move the file away"
     )]
     TooNew(u64),
+    /// An earlier version of the program wrote it.
+    #[error(
+        "the file has format {0}, this program knows {FORMAT}: export it with `polyrail linkdb \
+         export --coarsen 0` of the version that wrote it, move it away, and import the export \
+         with `polyrail linkdb import`"
+    )]
+    TooOld(u64),
     /// The file was changed or cut by something other than this program.
     #[error("the file is damaged ({0}); move it away and start over, or import an export")]
     Damaged(String),

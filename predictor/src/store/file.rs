@@ -80,7 +80,7 @@ fn prepare(database: &Database) -> Result<(), StoreError> {
         Some(found) if found > FORMAT => Err(StoreError::TooNew(found)),
         Some(FORMAT) if names.len() < TABLES => Err(StoreError::damaged("a table is missing")),
         Some(FORMAT) => Ok(()),
-        Some(found) => Err(StoreError::Damaged(format!("it has format {found}"))),
+        Some(found) => Err(StoreError::TooOld(found)),
     }
 }
 

@@ -1,31 +1,24 @@
 //! The limits of a database.
 
-/// The most rows of each kind; a full table evicts its oldest.
+/// The most rows of each kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Handovers; the oldest trips are evicted. Default 1,000,000 (some 100 MB).
+    /// Entries; the writer with most loses its oldest trip. Default 1,000,000 (some 100 MB).
     pub events_max: u64,
-    /// Trips with handovers, and as many numbers of evicted trips. Default 20,000.
-    pub trips_max: u64,
-    /// Handovers of one trip; further ones are refused. Default 50,000.
-    pub trip_events_max: u32,
-    /// Cells; the one left longest ago is evicted. Default 50,000.
-    pub cells_max: u64,
-    /// Tracks; the one written longest ago is evicted. Default 256.
-    pub tracks_max: u64,
-    /// Places of the rate map. Default 200,000: three carriers, both directions, 3,300 km.
-    pub places_max: u64,
+    /// Logs; an empty one is replaced, else a new one is refused. Default [`LOGS_MAX`].
+    pub logs_max: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self {
-            events_max: 1_000_000,
-            trips_max: 20_000,
-            trip_events_max: 50_000,
-            cells_max: 50_000,
-            tracks_max: 256,
-            places_max: 200_000,
-        }
+        Self { events_max: 1_000_000, logs_max: LOGS_MAX }
     }
 }
+
+/// The most logs of a database.
+pub const LOGS_MAX: usize = 1_024;
+/// The most logs of a writer: a new one replaces the one written longest ago.
+pub const WRITER_LOGS_MAX: usize = 8;
+/// The most entries that a node takes from a writer in a day, and at once. A train with eight
+/// carriers appends some 70,000 a day.
+pub const ENTRIES_A_DAY: u32 = 200_000;

@@ -1,12 +1,11 @@
-//! The database: handovers, cells' histories, tracks and the rate map in one file, on redb.
+//! The database: the logs of all writers in one file, on redb.
 //!
-//! - [`Store::append`] adds handovers, each once (by trip and sequence), in one durable
-//!   transaction.
-//! - Everything is bounded ([`Limits`]). When the handovers are full, the oldest trips are evicted;
-//!   the cells' histories stay. The number of an evicted trip stays, so that a peer that still has
-//!   it does not send it again.
-//! - Records come from peers: invalid ones are rejected, and implausible times are replaced (see
-//!   `clock`).
+//! - Each entry is in the log of the writer that observed it, under a sequence number that is never
+//!   used again. Entries that are useless or evicted leave holes.
+//! - Everything is bounded ([`Limits`]). If the entries are full, the writer with most loses its
+//!   oldest trip.
+//! - A floor removes the beginning of a log in all databases; it is never lowered.
+//! - Entries come from peers: implausible times are replaced (see `clock`).
 //! - An error states its remedy ([`StoreError`]). After an I/O error, open the store again.
 //!
 //! The store belongs to one thread and waits for the disk: the data plane never calls it. It reads
@@ -16,41 +15,31 @@ mod batch;
 mod clock;
 mod error;
 mod file;
-mod keys;
 mod limits;
-mod places;
-mod ring;
+mod logs;
 mod tables;
 #[cfg(test)]
 pub(crate) mod tests;
-mod transaction;
-mod trips;
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::wire::{SyncDigest, TripKnown};
-use polyrail_model::{Direction, Handover, Position, RouteId, TripId};
-use redb::{Database, ReadTransaction, ReadableTable, ReadableTableMetadata};
+use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTable};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use batch::Batch;
-pub use batch::SEQUENCE_AHEAD_MAX;
 pub use error::StoreError;
-pub use keys::PlaceKey;
-pub use limits::Limits;
-pub(crate) use places::{Mean, PLACE_TRIPS_MAX, Place, Visit};
-pub use places::{PlaceEstimate, PlaceSample};
-use tables::{CELLS, Counters, EVENTS, META, ORDER, PLACES, TRACKS, TRIPS, newest_rank};
-use trips::Trip;
+pub use limits::{ENTRIES_A_DAY, LOGS_MAX, Limits, WRITER_LOGS_MAX};
+pub use logs::Log;
+use logs::Logs;
+use tables::{ENTRIES, META, split};
 
-use crate::forecast::SUPPORT;
-use crate::history::{CellHistory, CellKey};
+use crate::entry::{Entry, EntryKey, LogId, LogNumber, WriterNumber};
 use crate::record;
-use crate::sync::{KnownTrips, Rank};
 
 /// The format that this program writes.
-const FORMAT: u64 = 1;
+const FORMAT: u64 = 2;
 
 /// An open database.
 #[derive(Debug)]
@@ -59,31 +48,39 @@ pub struct Store {
     /// Its file; none in memory.
     path: Option<PathBuf>,
     limits: Limits,
-    /// The known part of each trip, as committed.
-    known: KnownTrips,
-    /// The clock was behind the trips at the last append, and a warning was logged.
-    clock_behind: bool,
+    logs: Logs,
 }
 
 /// The result of an append.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Appended {
-    /// New records.
-    pub fresh: usize,
-    /// Known records, and records of evicted trips.
+    /// New entries.
+    pub fresh: Vec<(EntryKey, Entry)>,
+    /// The number of known entries.
     pub known: usize,
-    /// Invalid records, and records too far ahead of the known part of their trip.
+    /// The number of refused entries: invalid, or of a log for which there is no room.
     pub refused: usize,
+    /// Logs whose entries below a sequence number are gone.
+    pub forgotten: Vec<(LogNumber, u64)>,
+}
+
+/// Consecutive entries of a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page {
+    /// Everything that is held below this is in the page.
+    pub end: u64,
+    /// Entries and their sequence numbers.
+    pub entries: Vec<(u64, Entry)>,
 }
 
 /// The result of an eviction by age.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Swept {
-    /// This many trips were evicted.
+    /// This many entries were evicted.
     Evicted(u64),
-    /// The clock is implausibly far ahead of the trips; nothing was evicted.
+    /// The clock is implausibly far ahead of the entries; nothing was evicted.
     ClockDoubted {
-        /// The time of the newest plausible trip, in milliseconds since 1970.
+        /// The time of the newest plausible entry, in milliseconds since 1970.
         attested_ms: u64,
     },
 }
@@ -91,30 +88,16 @@ pub enum Swept {
 /// The contents of a database.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreStats {
-    /// Handovers.
-    pub events: u64,
-    /// Failed ones among them.
-    pub failures: u64,
-    /// Trips with handovers.
-    pub trips: u64,
-    /// Evicted trips whose number is kept.
-    pub trips_fallen: u64,
-    /// Cells.
-    pub cells: u64,
-    /// Cells that failed on at least two trips, and so may have a forecast.
-    pub forecastable_cells: u64,
-    /// Tracks.
-    pub tracks: u64,
-    /// Places of the rate map.
-    pub places: u64,
+    /// Entries: handovers, pieces of tracks, and rates.
+    pub entries: u64,
+    /// Writers with a log.
+    pub writers: u64,
+    /// Logs.
+    pub logs: u64,
     /// Bytes of the file; 0 in memory.
     pub file_bytes: u64,
-    /// When the first handover arrived, in milliseconds since 1970.
+    /// When the first entry arrived, in milliseconds since 1970.
     pub created_at_ms: Option<u64>,
-    /// The last handover of the oldest trip, if its time is plausible.
-    pub oldest_at_ms: Option<u64>,
-    /// The last handover of the newest trip.
-    pub newest_at_ms: Option<u64>,
 }
 
 impl Store {
@@ -157,19 +140,51 @@ impl Store {
     }
 
     fn new(database: Database, path: Option<PathBuf>, limits: Limits) -> Result<Self, StoreError> {
-        let known = KnownTrips::default();
-        let mut store = Self { database, path, limits, known, clock_behind: false };
-        store.known = store.read(|reading| {
-            let mut known = KnownTrips::default();
-            for row in reading.open_table(ORDER)?.iter()? {
-                let (trip, next) = row?.1.value();
-                known.set(TripId(trip), Some(next));
-            }
-            Ok(known)
-        })?;
+        let mut store = Self { database, path, limits, logs: Logs::default() };
+        store.load()?;
+        if store.logs.logs.is_empty() {
+            // A log without a name, which the daemon gives it.
+            store.write(|batch| batch.set_own("", random()))?;
+        }
         // A table of another type is damage, too.
-        store.stats()?;
+        store.read(|reading| Ok(reading.open_table(ENTRIES)?.first()?.is_some()))?;
         Ok(store)
+    }
+
+    fn load(&mut self) -> Result<(), StoreError> {
+        let reading = self.database.begin_read()?;
+        self.logs.load(&reading)
+    }
+
+    /// Runs one durable transaction; after an error nothing was written.
+    pub(crate) fn write<T, E: From<StoreError>>(
+        &mut self,
+        work: impl FnOnce(&mut Batch<'_>) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let written = self.try_write(work);
+        if written.is_err() {
+            self.load()?;
+        }
+        written
+    }
+
+    fn try_write<T, E: From<StoreError>>(
+        &mut self,
+        work: impl FnOnce(&mut Batch<'_>) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let writing = self.database.begin_write().map_err(StoreError::from)?;
+        let mut batch = Batch::begin(&writing, &mut self.logs, self.limits)?;
+        let result = work(&mut batch)?;
+        batch.finish()?;
+        writing.commit().map_err(StoreError::from)?;
+        Ok(result)
+    }
+
+    fn read<T>(
+        &self,
+        work: impl FnOnce(&ReadTransaction) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        work(&self.database.begin_read()?)
     }
 
     /// Changes the limits, from the next write on.
@@ -177,176 +192,142 @@ impl Store {
         self.limits = limits;
     }
 
-    /// Appends a peer's handovers in one durable transaction. Known ones change nothing; invalid
-    /// ones are counted and skipped. `now_ms`: milliseconds since 1970.
+    /// Names the node, as its certificate does. If the own log has another name, it becomes one of
+    /// another writer, and a new own log begins. Numbers the writers again.
     ///
     /// # Errors
-    /// Nothing was written.
-    pub fn append(&mut self, records: &[Handover], now_ms: u64) -> Result<Appended, StoreError> {
-        self.write(|batch| batch.append(records, now_ms, 0))
-    }
-
-    /// Appends handovers observed here as [`Store::append`] does; their trips are no older than
-    /// the newest. Warns once if the clock (`now_ms`) is more than a day behind that trip.
-    ///
-    /// # Errors
-    /// Nothing was written.
-    pub fn append_own(
-        &mut self,
-        records: &[Handover],
-        now_ms: u64,
-    ) -> Result<Appended, StoreError> {
-        let newest_ms = self.read(|reading| newest_rank(&reading.open_table(ORDER)?))?;
-        let behind = clock::is_behind(now_ms, newest_ms);
-        if behind && !self.clock_behind {
-            tracing::warn!(
-                now_ms,
-                "the clock is behind LinkDB's newest trip: new handovers count as newer"
-            );
-        }
-        self.clock_behind = behind;
-        self.write(|batch| batch.append(records, now_ms, newest_ms))
-    }
-
-    /// The known part of each held trip that is older than `before`, or of all, newest first, at
-    /// most `max` trips.
-    ///
-    /// # Errors
-    /// The database cannot be read; the same applies to all readers.
-    pub fn known_before(
-        &self,
-        before: Option<Rank>,
-        max: usize,
-    ) -> Result<Vec<(Rank, TripKnown)>, StoreError> {
-        let end = before.map_or((2, 0, 0), |rank| (1, rank.at_ms, rank.number));
-        self.read(|reading| {
-            let order = reading.open_table(ORDER)?;
-            let rows = order.range((1, 0, 0)..end)?.rev().take(max);
-            rows.map(|row| {
-                let (order, row) = row?;
-                let ((_, at_ms, number), (trip, next)) = (order.value(), row.value());
-                Ok((Rank { at_ms, number }, TripKnown { trip: TripId(trip), next }))
-            })
-            .collect()
-        })
-    }
-
-    /// The known part of a trip: 0 if it is unknown, [`u32::MAX`] if it was evicted. Does not wait
-    /// for the disk.
-    pub fn known_of(&self, trip: TripId) -> u32 {
-        self.known.next_of(trip)
-    }
-
-    /// The digest over all held trips. Does not wait for the disk.
-    pub fn digest(&self) -> SyncDigest {
-        self.known.digest()
-    }
-
-    /// Handovers of a trip from a sequence number on, at most `max`.
-    pub fn records(
-        &self,
-        trip: TripId,
-        from: u32,
-        max: usize,
-    ) -> Result<Vec<Handover>, StoreError> {
-        self.read(|reading| {
-            let Some(Trip { serial, .. }) = trip_of(reading, trip)? else { return Ok(Vec::new()) };
-            let events = reading.open_table(EVENTS)?;
-            let range = events.range((serial, from)..=(serial, u32::MAX))?;
-            range.take(max).map(|row| Ok(record::decode_handover(row?.1.value())?)).collect()
-        })
-    }
-
-    /// Calls `visitor` with every handover, trip by trip, the oldest trip first; stops at its first
-    /// error.
-    pub fn visit<E: From<StoreError>>(
-        &self,
-        mut visitor: impl FnMut(Handover) -> Result<(), E>,
-    ) -> Result<(), E> {
-        for (_, TripKnown { trip, .. }) in self.known_before(None, usize::MAX)?.into_iter().rev() {
-            self.records(trip, 0, usize::MAX)?.into_iter().try_for_each(&mut visitor)?;
-        }
-        Ok(())
-    }
-
-    /// All cells, the one written longest ago first.
-    pub fn cells_by_age(&self) -> Result<Vec<(CellKey, CellHistory)>, StoreError> {
-        self.read(|reading| {
-            let rows = ring::by_age(&reading.open_table(CELLS)?)?.into_iter();
-            let decode = |(key, value): ring::Row| {
-                Ok((keys::decode_cell(&key)?, record::decode_history(&value)?))
-            };
-            rows.map(decode).collect()
-        })
-    }
-
-    /// The history of a cell.
-    pub fn cell(&self, key: &CellKey) -> Result<Option<CellHistory>, StoreError> {
-        self.read(|reading| {
-            let bytes = ring::get(&reading.open_table(CELLS)?, &keys::encode_cell(key))?;
-            Ok(bytes.map(|bytes| record::decode_history(&bytes)).transpose()?)
-        })
-    }
-
-    /// Stores an encoded track, replacing an earlier one.
-    ///
-    /// # Errors
-    /// Nothing was written.
-    pub fn put_track(&mut self, route: RouteId, track: &[u8]) -> Result<(), StoreError> {
-        self.write(|batch| batch.put_track(route, track))
-    }
-
-    /// All encoded tracks, the one written longest ago first.
-    pub fn tracks(&self) -> Result<Vec<(RouteId, Vec<u8>)>, StoreError> {
-        self.read(|reading| {
-            let rows = ring::by_age(&reading.open_table(TRACKS)?)?.into_iter();
-            let decode = |(key, track): ring::Row| {
-                let route = key.try_into().map_err(|_| StoreError::damaged("invalid track key"))?;
-                Ok((RouteId(u64::from_be_bytes(route)), track))
-            };
-            rows.map(decode).collect()
-        })
-    }
-
-    /// Records measurements at places in one durable transaction, which waits for the disk: collect
-    /// the samples of some seconds. Skips carriers with an invalid name.
-    ///
-    /// # Errors
-    /// Nothing was written.
-    pub fn record_places(&mut self, samples: &[PlaceSample]) -> Result<(), StoreError> {
-        let mut valid =
-            samples.iter().filter(|one| record::check_carrier(&one.carrier).is_ok()).peekable();
-        if valid.peek().is_none() {
+    /// Nothing was written; the same applies to all writers.
+    pub fn set_own_name(&mut self, name: &str) -> Result<(), StoreError> {
+        if self.own_name() == name {
             return Ok(());
         }
-        self.write(|batch| valid.try_for_each(|sample| batch.record_place(sample)))
+        self.write(|batch| batch.set_own(name, random()))
     }
 
-    /// The expected rate and delay of a carrier at a position; none for an unknown place.
-    pub fn place_estimate(
-        &self,
-        carrier: &str,
-        route: RouteId,
-        direction: Direction,
-        position: Position,
-    ) -> Result<Option<PlaceEstimate>, StoreError> {
-        let key = PlaceKey::of(carrier, route, direction, position).encode();
+    /// The name of the node; empty until it is known.
+    pub fn own_name(&self) -> &str {
+        self.logs.own_name()
+    }
+
+    /// The own log.
+    pub fn own_log(&self) -> LogNumber {
+        self.logs.own
+    }
+
+    /// Appends entries of this node in one durable transaction. `now_ms`: milliseconds since 1970.
+    pub fn append_own(&mut self, entries: &[Entry], now_ms: u64) -> Result<Appended, StoreError> {
+        let mut appended = Appended::default();
+        self.write(|batch| batch.append_own(entries, now_ms, &mut appended))?;
+        Ok(appended)
+    }
+
+    /// Appends entries of another log in one durable transaction. Everything below the end of
+    /// `range` is known afterwards, unless its beginning is above the log's mark: then nothing is
+    /// appended.
+    pub fn append(
+        &mut self,
+        id: &LogId,
+        floor: u64,
+        range: (u64, u64),
+        entries: &[(u64, Entry)],
+        now_ms: u64,
+    ) -> Result<Appended, StoreError> {
+        let mut appended = Appended::default();
+        self.write(|batch| batch.append(id, floor, range, entries, now_ms, &mut appended))?;
+        Ok(appended)
+    }
+
+    /// Raises the floor of a log; true if it was lower.
+    pub fn raise_floor(&mut self, log: LogNumber, floor: u64) -> Result<bool, StoreError> {
+        if self.log(log).is_none_or(|log| log.floor >= floor) {
+            return Ok(false);
+        }
+        self.write(|batch| batch.raise_floor(log, floor, &mut Appended::default()))?;
+        Ok(true)
+    }
+
+    /// Continues the own log at a sequence number, because a peer knows entries below it that a
+    /// restored file has lost.
+    pub(crate) fn skip_to(&mut self, log: LogNumber, next: u64) -> Result<(), StoreError> {
+        self.write(|batch| batch.skip_to(log, next))
+    }
+
+    /// Removes entries that are useless.
+    pub fn delete(&mut self, keys: &[EntryKey]) -> Result<(), StoreError> {
+        if keys.is_empty() { Ok(()) } else { self.write(|batch| batch.delete(keys)) }
+    }
+
+    /// Removes all entries of a writer, here and, by raised floors, in all databases that replicate
+    /// this one. Returns their number, and that of the writer's logs.
+    pub fn purge(&mut self, writer: &str) -> Result<(u64, usize), StoreError> {
+        let logs = self.logs.of(writer).len();
+        let purged = self.write(|batch| batch.purge(writer, &mut Appended::default()))?;
+        Ok((purged, logs))
+    }
+
+    /// The entries of a log from a sequence number on, as many as fit into `bytes`, at least one.
+    pub fn since(&self, log: LogNumber, from: u64, bytes: usize) -> Result<Page, StoreError> {
+        let Some(known) = self.log(log) else { return Ok(Page { end: from, entries: vec![] }) };
+        let (mut room, mut entries) = (bytes, Vec::new());
+        let next = known.next;
         self.read(|reading| {
-            let bytes = ring::get(&reading.open_table(PLACES)?, &key)?;
-            Ok(bytes.map(|bytes| Place::decode(&bytes)).transpose()?.map(|place| place.estimate()))
+            for row in reading.open_table(ENTRIES)?.range((log.0, from)..=(log.0, u64::MAX))? {
+                let (key, value) = row?;
+                let (sequence, (_, bytes)) = (key.value().1, split(value.value())?);
+                let takes = bytes.len() + ENTRY_OVERHEAD;
+                if takes > room && !entries.is_empty() {
+                    return Ok(Page { end: sequence, entries });
+                }
+                room = room.saturating_sub(takes);
+                entries.push((sequence, record::decode(bytes)?));
+            }
+            Ok(Page { end: next, entries })
         })
     }
 
-    /// Calls `visitor` with every place, sorted; stops at its first error.
-    pub(crate) fn visit_places<E: From<StoreError>>(
+    /// A log.
+    pub fn log(&self, log: LogNumber) -> Option<&Log> {
+        self.logs.logs.get(&log)
+    }
+
+    /// The number of a log.
+    pub fn find(&self, id: &LogId) -> Option<LogNumber> {
+        self.logs.ids.get(id).copied()
+    }
+
+    /// All logs.
+    pub fn logs(&self) -> impl Iterator<Item = (LogNumber, &Log)> {
+        self.logs.logs.iter().map(|(number, log)| (*number, log))
+    }
+
+    /// The number of a log's writer.
+    pub fn writer(&self, log: LogNumber) -> WriterNumber {
+        let name = self.log(log).map(|log| log.id.writer.as_str());
+        name.and_then(|name| self.writer_named(name)).unwrap_or(WriterNumber::NOBODY)
+    }
+
+    /// The number of a writer.
+    pub fn writer_named(&self, name: &str) -> Option<WriterNumber> {
+        self.logs.known_writer(name)
+    }
+
+    /// The number of entries of each writer, most first.
+    pub fn writers(&self) -> Vec<(u64, String)> {
+        self.logs.by_weight()
+    }
+
+    /// Calls `visitor` with every entry, log by log; stops at its first error.
+    pub fn visit<E: From<StoreError>>(
         &self,
-        mut visitor: impl FnMut(PlaceKey, Place) -> Result<(), E>,
+        mut visitor: impl FnMut(WriterNumber, EntryKey, Entry) -> Result<(), E>,
     ) -> Result<(), E> {
         self.read(|reading| {
-            for row in reading.open_table(PLACES)?.iter()? {
+            for row in reading.open_table(ENTRIES)?.iter()? {
                 let (key, value) = row?;
-                let place = Place::decode(ring::split(value.value())?.1)?;
-                if let Err(error) = visitor(PlaceKey::decode(key.value())?, place) {
+                let (log, sequence) = key.value();
+                let entry = record::decode(split(value.value())?.1)?;
+                let key = EntryKey { log: LogNumber(log), sequence };
+                if let Err(error) = visitor(self.writer(key.log), key, entry) {
                     return Ok(Err(error));
                 }
             }
@@ -354,19 +335,18 @@ impl Store {
         })?
     }
 
-    /// Evicts all trips whose last handover is older than `retention`, if the clock is plausible
-    /// (see `clock`). Trips recorded under a clock of the future then count as of their own time,
-    /// or of now. `wall_ms`: milliseconds since 1970.
-    ///
-    /// # Errors
-    /// Nothing was evicted.
+    /// Evicts entries that are older than `retention`, except pieces of tracks, if the clock is
+    /// plausible (see `clock`). Entries from more than a day ahead then count as of now. `wall_ms`:
+    /// milliseconds since 1970.
     pub fn sweep(&mut self, wall_ms: u64, retention: Duration) -> Result<Swept, StoreError> {
         let times = self.read(|reading| {
             let mut times = Vec::new();
-            for row in reading.open_table(TRIPS)?.iter()? {
-                let (id, bytes) = row?;
-                let trip = Trip::decode(TripId(id.value()), bytes.value())?;
-                times.extend(trip.held.then(|| trip.at_ms()));
+            for row in reading.open_table(ENTRIES)?.iter()? {
+                // In steps of an hour there are few.
+                let hour = split(row?.1.value())?.0 / HOUR_MS * HOUR_MS;
+                if times.last() != Some(&hour) {
+                    times.push(hour);
+                }
             }
             Ok(times)
         })?;
@@ -374,19 +354,12 @@ impl Store {
         if let Some(attested_ms) = attested.filter(|at| clock::is_ahead(wall_ms, *at)) {
             return Ok(Swept::ClockDoubted { attested_ms });
         }
-        let retention_ms = u64::try_from(retention.as_millis()).unwrap_or(u64::MAX);
-        self.write(|batch| {
-            if attested.is_some_and(|at| !clock::is_behind(wall_ms, at)) {
-                batch.rerank(wall_ms)?;
-            }
-            Ok(Swept::Evicted(batch.evict_before(wall_ms.saturating_sub(retention_ms))?))
-        })
+        let before = wall_ms.saturating_sub(batch::milliseconds(retention));
+        let right = attested.is_some_and(|at| !clock::is_behind(wall_ms, at)).then_some(wall_ms);
+        self.write(|batch| Ok(Swept::Evicted(batch.sweep(before, right)?)))
     }
 
-    /// Evicts the oldest trips until the limits hold, as each write does.
-    ///
-    /// # Errors
-    /// Nothing was changed.
+    /// Evicts until the limits hold, as each write does.
     pub fn enforce_limits(&mut self) -> Result<(), StoreError> {
         self.write(|_| Ok(()))
     }
@@ -397,40 +370,27 @@ impl Store {
         Ok(self.database.compact()?)
     }
 
-    /// Counts the contents, in constant time.
+    /// Counts the contents.
     pub fn stats(&self) -> Result<StoreStats, StoreError> {
         let file = self.path.as_ref().and_then(|path| std::fs::metadata(path).ok());
-        self.read(|reading| {
-            let counters = Counters::load(&reading.open_table(META)?)?;
-            let order = reading.open_table(ORDER)?;
-            let oldest = order.range((1, 0, 0)..)?.next().transpose()?;
-            let newest = order.range((1, 0, 0)..)?.next_back().transpose()?;
-            Ok(StoreStats {
-                events: reading.open_table(EVENTS)?.len()?,
-                failures: counters.failures,
-                trips: order.len()?.saturating_sub(counters.evicted),
-                trips_fallen: counters.evicted,
-                cells: reading.open_table(CELLS)?.len()?,
-                forecastable_cells: counters.forecastable,
-                tracks: reading.open_table(TRACKS)?.len()?,
-                places: reading.open_table(PLACES)?.len()?,
-                file_bytes: file.map_or(0, |found| found.len()),
-                created_at_ms: Some(counters.created_ms).filter(|created| *created > 0),
-                oldest_at_ms: oldest.map(|(order, _)| order.value().1),
-                newest_at_ms: newest.map(|(order, _)| order.value().1),
-            })
+        let created = self.read(|reading| {
+            Ok(reading.open_table(META)?.get("created_ms")?.map(|created| created.value()))
+        })?;
+        Ok(StoreStats {
+            entries: self.logs.entries,
+            writers: self.logs.by_weight().len() as u64,
+            logs: self.logs.logs.len() as u64,
+            file_bytes: file.map_or(0, |found| found.len()),
+            created_at_ms: created,
         })
     }
 }
 
-fn trip_of(reading: &ReadTransaction, trip: TripId) -> Result<Option<Trip>, StoreError> {
-    match reading.open_table(TRIPS)?.get(trip.0)? {
-        Some(bytes) => Ok(Some(Trip::decode(trip, bytes.value())?)),
-        None => Ok(None),
-    }
+/// A random number from the system: the keys of a hasher are random.
+fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
 }
 
-/// Whether a cell has failed on enough trips for a forecast.
-fn is_forecastable(history: &CellHistory) -> bool {
-    history.trips_that_failed(|_| true) >= SUPPORT
-}
+const HOUR_MS: u64 = 3_600_000;
+/// Bytes of an entry's sequence number and length in a message.
+const ENTRY_OVERHEAD: usize = 10;

@@ -1,399 +1,399 @@
-//! Makes two databases of handovers hold the same, over a session that may lose any message.
+//! Replicates logs between two databases, over a session that may lose any message.
 //!
-//! Both sides run the same machine; `docs/protocol.md`, "The train and its handovers", has the
-//! rules. It knows no socket, thread or clock, and holds no handovers but those that have just been
-//! seen and did not leave yet: all else it reads from its [`Ledger`] when it is to be said.
+//! Both sides run the same machine; `docs/protocol.md` has the rules. It knows no socket, thread or
+//! clock, and holds no entries: all else it reads from the [`Store`] when it is to be sent.
 //!
-//! ```text
-//!              digests differ                 digest behind each page
-//!   Quiet ----------------------> Telling <--------------------------+
-//!     ^  ^                         |   |  the newest trips first, ----+
-//!     |  +--- digests are equal ---+   |  a page at a time
-//!     +--- again after a pause, longer when nothing came of it (see `walk`)
-//! ```
-//! Beside that, in any state: who hears of a trip that it knows better sends a page of records and
-//! waits for the answer; who hears of one that it knows worse says so; records are answered. What
-//! this side has seen itself goes at once, what another peer has said within seconds (see `relay`).
-//! A trip of which something is on its way to the peer, or waits to go, is compared as far as the
-//! peer has answered: digests are equal while nothing is amiss, though both sides write.
+//! Each side states its mark of each log. The sender then sends the entries above the
+//! mark, in order, at most [`FLIGHTS_MAX`] messages at once. The receiver ignores entries that
+//! begin above its mark, and answers each message with its mark. Unanswered messages are sent again, less
+//! and less often. Nothing else is kept: entries in order need no list of gaps.
+//!
+//! A gateway offers its own logs. A cloud offers those of all other gateways, if it shares. A cloud
+//! accepts entries and floors of the session's writer only, a gateway all entries but its own, and
+//! all floors.
 //!
 //! # Drain contract
-//! After every input ([`Sync::connected`], [`Sync::added`], [`Sync::relayed`],
-//! [`Sync::on_message`]), and when [`Sync::next_timeout`] has come: [`Sync::poll`] until it answers
-//! `None`.
-//!
-//! Invariants: every set and queue has a bound; one page of records is out at a time; nothing is
-//! said to a silent peer but a digest every [`INTERVAL`], and of what goes unasked ever less.
+//! After every input ([`Sync::added`], [`Sync::relayed`], [`Sync::on_message`]), and when
+//! [`Sync::next_timeout`] has come: [`Sync::poll`] until it returns `None`.
 
-mod bounded;
-mod compare;
-mod hear;
-mod known;
-mod ledger;
-mod relay;
+mod quota;
 #[cfg(test)]
 mod tests;
-mod walk;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use crate::wire::{SyncMessage, TripKnown};
-use polyrail_model::{Delivery, Handover, TripId};
+use polyrail_model::Delivery;
 
-use bounded::BoundedSet;
-pub(crate) use known::KnownTrips;
-pub use ledger::{Ledger, MemoryLedger, Rank};
-use relay::Relays;
-use walk::Walk;
+use crate::entry::{Entry, LogId, LogNumber, SEQUENCE_END, WriterNumber};
+use crate::store::{Appended, LOGS_MAX, Store, StoreError};
+use crate::wire::{Mark, SyncMessage};
+pub use quota::Quotas;
 
-/// Which trips a peer is told of.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Share {
-    /// All: they belong to one operator. Default.
-    #[default]
-    All,
-    /// Those that the peer has named itself since it connected; their numbers are drawn at random.
-    Own,
+/// The side of the session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Of a gateway.
+    Gateway,
+    /// Of a cloud.
+    Cloud {
+        /// Whether gateways receive each other's entries.
+        share: bool,
+    },
 }
 
-/// One side of the synchronisation with one peer.
+/// One side of the replication in one session.
 #[derive(Debug)]
 pub struct Sync {
-    share: Share,
-    /// The rest holds only while connected.
-    connected: bool,
-    /// The peer has said something.
-    heard: bool,
-    /// Seen just now, and to be said at once.
-    live: VecDeque<Handover>,
-    /// Said by push, and not answered yet.
-    unsure: BTreeMap<TripId, Unsure>,
-    /// What other peers have said.
-    relays: Relays,
-    /// Trips of which the peer is to hear how far they are known.
-    answers: BTreeSet<TripId>,
-    /// Trips that one of the sides wants to leave out.
-    left_out: BoundedSet,
-    /// Trips that the peer has named, for [`Share::Own`].
-    named: BoundedSet,
-    /// What the peer lacks, and from which number on.
-    lacking: VecDeque<(TripId, u32)>,
-    page: Option<Page>,
-    /// A digest of the peer is to be answered.
-    digest_asked: bool,
-    digest_asked_at: Option<Instant>,
-    /// A digest was sent and is not answered.
-    digest_out: bool,
-    digest_at: Instant,
-    /// How long to wait for the answer to the next one.
-    digest_wait: Duration,
-    /// Which trips the peer is told of while digests differ.
-    walk: Walk,
-}
-
-/// Handovers of a trip that went to the peer unasked and are not answered.
-#[derive(Clone, Copy, Debug)]
-struct Unsure {
-    from: u32,
-    /// Up to below this one.
-    to: u32,
-    /// How long to wait.
-    until: Instant,
-}
-
-/// Records that are out and not answered.
-#[derive(Clone, Copy, Debug)]
-struct Page {
-    trip: TripId,
-    from: u32,
-    /// When it goes once more.
-    at: Instant,
+    side: Side,
+    /// The name in the peer's certificate.
+    peer: String,
+    /// What the peer knows of logs.
+    known: BTreeMap<LogNumber, Known>,
+    /// The next log to be listed; none after the last one.
+    listing: Option<LogNumber>,
+    /// When the next page of the list is sent, or the end of it again.
+    page_at: Instant,
+    page_wait: Duration,
+    /// The peer has received the end of this side's list.
+    confirmed: bool,
+    /// The peer's list is complete.
+    listed: bool,
+    owes_confirmation: bool,
+    /// Logs whose marks are to be stated; at most [`LOGS_MAX`].
+    answers: BTreeSet<LogId>,
+    /// Logs that may have something to send.
+    queue: VecDeque<LogNumber>,
+    /// Logs that have grown by other peers' entries, and when they are looked at.
+    relays: BTreeSet<LogNumber>,
+    relay_at: Option<Instant>,
+    /// Messages that are not answered: log and end.
+    flights: Vec<(LogNumber, u64)>,
+    resend_at: Instant,
     wait: Duration,
-    sent: u32,
+    /// The log to which an entry was just appended.
+    urgent: Option<LogNumber>,
+    warned: bool,
+    refused: u64,
+}
+
+/// The peer's mark of a log, and how far entries were sent.
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    next: u64,
+    floor: u64,
+    sent: u64,
+    floor_sent: u64,
+}
+
+/// The effect of a message.
+#[derive(Debug, Default)]
+pub struct Heard {
+    /// The appended entries.
+    pub appended: Appended,
+    /// The log that has changed; other peers want it ([`Sync::relayed`]).
+    pub log: Option<LogNumber>,
 }
 
 impl Sync {
-    /// Not connected yet. `now` is only the base of what has not happened.
-    pub fn new(now: Instant, share: Share) -> Self {
+    /// A session with the peer of this name has begun.
+    pub fn new(now: Instant, side: Side, peer: &str) -> Self {
         Self {
-            share,
-            connected: false,
-            heard: false,
-            live: VecDeque::new(),
-            unsure: BTreeMap::new(),
-            relays: Relays::new(now),
+            side,
+            peer: peer.to_owned(),
+            known: BTreeMap::new(),
+            listing: Some(LogNumber(0)),
+            page_at: now,
+            page_wait: RETRY,
+            confirmed: false,
+            listed: false,
+            owes_confirmation: false,
             answers: BTreeSet::new(),
-            left_out: BoundedSet::new(LEFT_OUT_MAX),
-            named: BoundedSet::new(NAMED_MAX),
-            lacking: VecDeque::new(),
-            page: None,
-            digest_asked: false,
-            digest_asked_at: None,
-            digest_out: false,
-            digest_at: now,
-            digest_wait: RETRY,
-            walk: Walk::new(now),
+            queue: VecDeque::new(),
+            relays: BTreeSet::new(),
+            relay_at: None,
+            flights: Vec::new(),
+            resend_at: now,
+            wait: RETRY,
+            urgent: None,
+            warned: false,
+            refused: 0,
         }
     }
 
-    /// A session with the peer has begun. Everything of an earlier one is forgotten.
-    pub fn connected(&mut self, now: Instant) {
-        *self = Self { connected: true, ..Self::new(now, self.share) };
+    /// Messages that the peer may not send.
+    pub fn refused(&self) -> u64 {
+        self.refused
     }
 
-    /// The session is over.
-    pub fn disconnected(&mut self) {
-        self.connected = false;
+    /// This node has appended a handover to its log, which is sent at once if the peer knows all
+    /// before it.
+    pub fn added(&mut self, log: LogNumber) {
+        self.urgent = Some(log);
+        self.look_at(log);
     }
 
-    /// This side has seen a handover, and its ledger holds it: the peer hears of it at once. For
-    /// what another peer has said see [`Sync::relayed`].
-    pub fn added(&mut self, now: Instant, handover: &Handover) {
-        let Handover { trip, sequence, .. } = *handover;
-        if !self.connected || !self.shows(trip) {
-            return;
-        }
-        self.walk.moved(trip);
-        if self.live.len() >= LIVE_MAX {
-            self.live.pop_front();
-        }
-        self.live.push_back(handover.clone());
-        let next = sequence.saturating_add(1);
-        let until = now + RETRY;
-        if let Some(unsure) = self.unsure.get_mut(&trip) {
-            (unsure.from, unsure.to) = (unsure.from.min(sequence), unsure.to.max(next));
-        } else if self.unsure.len() < UNSURE_MAX {
-            self.unsure.insert(trip, Unsure { from: sequence, to: next, until });
-        }
+    /// Another peer's entries, or a floor, have changed a log. It is sent within
+    /// [`RELAY_WAIT`].
+    pub fn relayed(&mut self, now: Instant, log: LogNumber) {
+        self.relays.insert(log);
+        self.relay_at.get_or_insert(now + RELAY_WAIT);
     }
 
-    /// The peer's ledger says something. Returns the handovers that were new; other peers want
-    /// to hear of them ([`Sync::relayed`]).
+    /// Takes a message of the peer. `wall_ms`: milliseconds since 1970.
     ///
     /// # Errors
-    /// The ledger fails; the peer will say it again.
-    pub fn on_message<L: Ledger>(
+    /// The database fails; the peer sends the message again.
+    pub fn on_message(
         &mut self,
         now: Instant,
-        ledger: &mut L,
+        wall_ms: u64,
+        store: &mut Store,
+        quotas: &mut Quotas,
         message: SyncMessage,
-    ) -> Result<Vec<Handover>, L::Error> {
-        if !self.connected {
-            return Ok(Vec::new());
-        }
-        self.heard = true;
-        if self.digest_out {
-            // It is there again, or the answer is on its way.
-            self.digest_wait = RETRY;
-            self.digest_at = self.digest_at.min(now + RETRY);
-        }
+    ) -> Result<Heard, StoreError> {
+        let mut heard = Heard::default();
         match message {
-            SyncMessage::Known(trips) => {
-                self.relays.answered();
-                for TripKnown { trip, next } in trips {
-                    self.on_known(now, ledger, trip, next)?;
+            SyncMessage::Marks { end, heard: confirmed, marks } => {
+                self.confirmed |= confirmed;
+                for mark in &marks {
+                    self.on_mark(now, store, mark, &mut heard)?;
                 }
-                Ok(Vec::new())
+                if end {
+                    self.owes_confirmation = true;
+                    if !std::mem::replace(&mut self.listed, true) {
+                        let all: Vec<LogNumber> = store.logs().map(|(log, _)| log).collect();
+                        all.into_iter().for_each(|log| self.look_at(log));
+                    }
+                }
             }
-            SyncMessage::Records(records) => self.on_records(now, ledger, records),
-            SyncMessage::Digest(digest) => {
-                self.on_digest(now, ledger, digest)?;
-                Ok(Vec::new())
+            SyncMessage::Entries { log, floor, first, end, entries } => {
+                if !self.accepts_entries(store, &log) {
+                    self.refuse(&log);
+                    return Ok(heard);
+                }
+                if !quotas.take(now, &log.writer, entries.len()) {
+                    return Ok(heard);
+                }
+                let before = store.find(&log).and_then(|log| store.log(log)).cloned();
+                let is_ahead = first > before.as_ref().map_or(0, |log| log.next.max(floor));
+                let is_news = before.is_none_or(|log| log.next < end || log.floor < floor);
+                if is_news && !is_ahead {
+                    heard.appended = store.append(&log, floor, (first, end), &entries, wall_ms)?;
+                    heard.log = store.find(&log);
+                }
+                self.answer(log);
+            }
+            SyncMessage::Older => {
+                if !std::mem::replace(&mut self.warned, true) {
+                    tracing::warn!(
+                        peer = self.peer,
+                        "the peer's version is too old: LinkDB exchanges nothing with it"
+                    );
+                }
             }
         }
+        Ok(heard)
     }
 
-    /// The next thing to say, if there is any now.
-    ///
-    /// # Errors
-    /// The ledger fails. What was to be said is put off, not said again at once.
-    pub fn poll<L: Ledger>(
+    fn on_mark(
         &mut self,
         now: Instant,
-        ledger: &L,
-    ) -> Result<Option<(Delivery, SyncMessage)>, L::Error> {
-        if !self.connected {
-            return Ok(None);
+        store: &mut Store,
+        mark: &Mark,
+        heard: &mut Heard,
+    ) -> Result<(), StoreError> {
+        let Some(log) = store.find(&mark.log) else { return Ok(()) };
+        let known = self.known.entry(log).or_default();
+        (known.next, known.floor) = (mark.next, mark.floor);
+        let before = self.flights.len();
+        self.flights.retain(|(flight, end)| *flight != log || *end > mark.next);
+        if self.flights.len() < before {
+            (self.wait, self.resend_at) = (RETRY, now + RETRY);
         }
+        if !self.flights.iter().any(|(flight, _)| *flight == log) {
+            (known.sent, known.floor_sent) = (mark.next, mark.floor);
+        }
+        let Some(own) = store.log(log).cloned() else { return Ok(()) };
+        let is_own = store.writer(log) == WriterNumber::OWN;
+        let accepts = self.side == Side::Gateway || own.id.writer == self.peer;
+        if mark.floor > own.floor && accepts {
+            store.raise_floor(log, mark.floor)?;
+            heard.appended.forgotten.push((log, mark.floor));
+            heard.log = Some(log);
+        }
+        if own.floor > mark.floor && !self.offers(store, log) {
+            self.answer(mark.log.clone());
+        }
+        // A file restored from a backup must not use sequence numbers again.
+        let is_behind = mark.next > own.next && mark.next < SEQUENCE_END / 2;
+        if is_own && self.side == Side::Gateway && is_behind {
+            store.skip_to(log, mark.next)?;
+        }
+        self.look_at(log);
+        Ok(())
+    }
+
+    /// The next message, if there is any now.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub fn poll(
+        &mut self,
+        now: Instant,
+        store: &Store,
+    ) -> Result<Option<(Delivery, SyncMessage)>, StoreError> {
         self.ripen(now);
-        if !self.live.is_empty() {
-            let most = self.live.len().min(SyncMessage::RECORDS_MAX);
-            let records = SyncMessage::Records(self.live.drain(..most).collect());
-            return Ok(Some((Delivery::Urgent, records)));
+        if let Some(marks) = self.next_marks(now, store) {
+            return Ok(Some((Delivery::Background, marks)));
         }
-        let later = |message| Ok(Some((Delivery::Background, message)));
-        if let Some(records) = self.next_page(now, ledger)? {
-            return later(SyncMessage::Records(records));
-        }
-        // Behind the page: it may have shown what cannot be given.
-        if !self.answers.is_empty() {
-            return later(self.answer(ledger)?);
-        }
-        if self.answer_due().is_some_and(|at| now >= at) {
-            self.digest_asked = false;
-            return later(SyncMessage::Digest(self.digest(ledger, true)?));
-        }
-        if let Some(records) = self.next_relayed(now, ledger)? {
-            return later(SyncMessage::Records(records));
-        }
-        if let Some(page) = self.next_told(now, ledger)? {
-            return later(SyncMessage::Known(page));
-        }
-        if self.digest_due().is_some_and(|at| now >= at) {
-            self.digest_at = now + self.digest_wait;
-            self.digest_wait = (self.digest_wait * 2).min(INTERVAL);
-            self.digest_out = true;
-            return later(SyncMessage::Digest(self.digest(ledger, false)?));
+        while self.listed
+            && self.flights.len() < FLIGHTS_MAX
+            && let Some(log) = self.queue.pop_front()
+        {
+            let is_urgent = self.urgent == Some(log) && self.flights.is_empty();
+            if let Some(entries) = self.next_entries(now, store, log)? {
+                self.look_at(log);
+                self.urgent.take_if(|urgent| *urgent == log);
+                let delivery = if is_urgent { Delivery::Urgent } else { Delivery::Background };
+                return Ok(Some((delivery, entries)));
+            }
         }
         Ok(None)
     }
 
-    /// When [`Sync::poll`] may have something to say, if nothing happens before.
+    /// When [`Sync::poll`] may have a message, if nothing happens before.
     pub fn next_timeout(&self) -> Option<Instant> {
-        if !self.connected {
+        let page = (self.listing.is_some() || !self.confirmed).then_some(self.page_at);
+        let resend = (!self.flights.is_empty()).then_some(self.resend_at);
+        [page, resend, self.relay_at].into_iter().flatten().min()
+    }
+
+    fn ripen(&mut self, now: Instant) {
+        if self.relay_at.is_some_and(|at| now >= at) {
+            self.relay_at = None;
+            std::mem::take(&mut self.relays).into_iter().for_each(|log| self.look_at(log));
+        }
+        if !self.flights.is_empty() && now >= self.resend_at {
+            self.wait = (self.wait * 2).min(RETRY_MAX);
+            for (log, _) in std::mem::take(&mut self.flights) {
+                let known = self.known.entry(log).or_default();
+                (known.sent, known.floor_sent) = (known.next, known.floor);
+                self.look_at(log);
+            }
+        }
+    }
+
+    fn next_marks(&mut self, now: Instant, store: &Store) -> Option<SyncMessage> {
+        let (mut marks, mut end) = (Vec::new(), false);
+        if let Some(from) = self.listing
+            && now >= self.page_at
+        {
+            let all = store.logs().filter(|(log, _)| *log >= from);
+            let mut listed =
+                all.filter(|(_, log)| self.side == Side::Gateway || log.id.writer == self.peer);
+            let page = listed.by_ref().take(SyncMessage::MARKS_MAX);
+            marks.extend(page.map(|(_, log)| mark(&log.id, log.floor, log.next)));
+            self.listing = listed.next().map(|(log, _)| log);
+            end = self.listing.is_none();
+            self.page_at = now + if end { self.page_wait } else { PAGES_APART };
+        } else if self.listing.is_none() && !self.confirmed && now >= self.page_at {
+            end = true;
+            self.page_wait = (self.page_wait * 2).min(RETRY_MAX);
+            self.page_at = now + self.page_wait;
+        } else if self.answers.is_empty() && !self.owes_confirmation {
             return None;
         }
-        let unsure = self.unsure.values().map(|unsure| unsure.until).min();
-        let page = self.page.map(|page| page.at);
-        let digests = [self.digest_due(), self.answer_due()];
-        digests.into_iter().chain([page, unsure, self.relays.due()]).flatten().min()
-    }
-
-    /// When a digest goes. What was pushed is waited for: until its answer nobody can say what the
-    /// peer holds.
-    fn digest_due(&self) -> Option<Instant> {
-        (!self.gives()).then(|| self.digest_at + self.hold())
-    }
-
-    /// When a digest of the peer is answered.
-    fn answer_due(&self) -> Option<Instant> {
-        self.digest_asked_at.filter(|_| self.digest_asked).map(|at| at + self.hold())
-    }
-
-    fn hold(&self) -> Duration {
-        if self.unsure.is_empty() { Duration::ZERO } else { DIGEST_HOLD }
-    }
-
-    /// Some records are on their way to the peer, or are to be.
-    fn gives(&self) -> bool {
-        self.page.is_some() || !self.lacking.is_empty()
-    }
-
-    fn shows(&self, trip: TripId) -> bool {
-        self.share == Share::All || self.named.contains(trip)
-    }
-
-    /// How far the trips are known of which the peer is to hear.
-    fn answer<L: Ledger>(&mut self, ledger: &L) -> Result<SyncMessage, L::Error> {
-        let mut known = Vec::new();
-        while known.len() < SyncMessage::KNOWN_MAX
-            && let Some(trip) = self.answers.pop_first()
+        while marks.len() < SyncMessage::MARKS_MAX
+            && let Some(id) = self.answers.pop_first()
         {
-            let left_out = self.left_out.contains(trip);
-            let next = if left_out { TripKnown::LEFT_OUT } else { ledger.next_of(trip)? };
-            known.push(TripKnown { trip, next });
+            let log = store.find(&id).and_then(|log| store.log(log));
+            let (floor, next) = log.map_or((0, 0), |log| (log.floor, log.next));
+            marks.push(mark(&id, floor, next));
         }
-        Ok(SyncMessage::Known(known))
+        self.owes_confirmation = false;
+        Some(SyncMessage::Marks { end, heard: self.listed, marks })
     }
 
-    /// The next page of what the peer lacks, or the one that was not answered.
-    fn next_page<L: Ledger>(
+    fn next_entries(
         &mut self,
         now: Instant,
-        ledger: &L,
-    ) -> Result<Option<Vec<Handover>>, L::Error> {
-        loop {
-            let mut page = match self.page.take() {
-                Some(page) if now < page.at => {
-                    self.page = Some(page);
-                    return Ok(None);
-                }
-                Some(page) => page,
-                None => {
-                    let Some((trip, from)) = self.lacking.pop_front() else { return Ok(None) };
-                    Page { trip, from, at: now, wait: RETRY, sent: 0 }
-                }
-            };
-            if page.sent >= PAGE_TRIES {
-                // The peer does not answer: the next digest shows whether it is there.
-                self.lacking.clear();
-                self.digest_at = now + self.digest_wait;
-                return Ok(None);
-            }
-            // The first one shows whether the peer wants the trip at all.
-            let max = if page.from == 0 { 1 } else { SyncMessage::RECORDS_MAX };
-            let records = ledger.records(page.trip, page.from, max)?;
-            if records.is_empty() && ledger.next_of(page.trip)? <= page.from {
-                continue;
-            }
-            if records.first().is_none_or(|first| first.sequence != page.from) {
-                self.leave_out(page.trip);
-                continue;
-            }
-            (page.at, page.wait, page.sent) = (now + page.wait, page.wait * 2, page.sent + 1);
-            self.page = Some(page);
-            return Ok(Some(records));
+        store: &Store,
+        log: LogNumber,
+    ) -> Result<Option<SyncMessage>, StoreError> {
+        let Some(own) = store.log(log).filter(|_| self.offers(store, log)) else {
+            return Ok(None);
+        };
+        let known = self.known.entry(log).or_default();
+        if known.sent >= own.next && known.floor_sent >= own.floor {
+            return Ok(None);
+        }
+        let first = known.sent.max(own.floor).min(own.next);
+        let page = store.since(log, first, SyncMessage::ENTRIES_BYTES)?;
+        (known.sent, known.floor_sent) = (page.end, own.floor);
+        if self.flights.is_empty() {
+            self.resend_at = now + self.wait;
+        }
+        self.flights.push((log, page.end));
+        let (id, floor, end) = (own.id.clone(), own.floor, page.end);
+        Ok(Some(SyncMessage::Entries { log: id, floor, first, end, entries: page.entries }))
+    }
+
+    fn look_at(&mut self, log: LogNumber) {
+        if !self.queue.contains(&log) {
+            self.queue.push_back(log);
         }
     }
 
-    /// This side cannot give a trip, or does not want it.
-    fn leave_out(&mut self, trip: TripId) {
-        self.left_out.insert(trip);
-        self.owe_answer(trip);
-    }
-
-    fn owe_answer(&mut self, trip: TripId) {
-        if self.answers.len() < ANSWERS_MAX {
-            self.answers.insert(trip);
+    fn answer(&mut self, log: LogId) {
+        if self.answers.len() < LOGS_MAX {
+            self.answers.insert(log);
         }
     }
 
-    /// What waited long enough for its answer is said again.
-    fn ripen(&mut self, now: Instant) {
-        let due = self.unsure.iter().filter(|(_, unsure)| unsure.until <= now);
-        let due: Vec<(TripId, u32)> = due.map(|(&trip, unsure)| (trip, unsure.from)).collect();
-        for (trip, from) in due {
-            self.unsure.remove(&trip);
-            // One that has never said anything may not understand it.
-            if self.heard {
-                self.give(trip, from);
+    fn offers(&self, store: &Store, log: LogNumber) -> bool {
+        let is_own = store.writer(log) == WriterNumber::OWN;
+        match self.side {
+            Side::Gateway => is_own,
+            Side::Cloud { share } => {
+                let is_peers = store.log(log).is_some_and(|log| log.id.writer == self.peer);
+                share && !is_own && !is_peers
             }
         }
     }
 
-    /// The peer lacks this trip from here on.
-    fn give(&mut self, trip: TripId, from: u32) {
-        if let Some(known) = self.lacking.iter_mut().find(|(known, _)| *known == trip) {
-            known.1 = from;
-        } else if self.lacking.len() < LACKING_MAX {
-            self.lacking.push_back((trip, from));
+    fn accepts_entries(&self, store: &Store, log: &LogId) -> bool {
+        match self.side {
+            Side::Gateway => log.writer != store.own_name(),
+            Side::Cloud { .. } => log.writer == self.peer && log.writer != store.own_name(),
+        }
+    }
+
+    fn refuse(&mut self, log: &LogId) {
+        self.refused += 1;
+        if self.refused == 1 {
+            let (peer, writer) = (&self.peer, &log.writer);
+            tracing::warn!(peer, writer, "dropped LinkDB entries that the peer may not send");
         }
     }
 }
 
-/// Equal databases compare their digests so often.
-pub const INTERVAL: Duration = Duration::from_secs(300);
-/// What is not answered is said again after this time, then after twice as long each time.
+fn mark(log: &LogId, floor: u64, next: u64) -> Mark {
+    Mark { log: log.clone(), floor, next }
+}
+
+/// The number of handovers among entries.
+pub fn handovers(entries: &[(crate::entry::EntryKey, Entry)]) -> u64 {
+    entries.iter().filter(|(_, entry)| matches!(entry, Entry::Handover(..))).count() as u64
+}
+
+/// Messages with entries that are not answered. The session sends one in a round trip.
+pub const FLIGHTS_MAX: usize = 4;
+/// How long a cloud collects entries of one gateway before it sends them to the others.
+pub const RELAY_WAIT: Duration = Duration::from_secs(5);
+/// Unanswered messages are sent again after this time, then after twice as long each time, up to
+/// [`RETRY_MAX`].
 const RETRY: Duration = Duration::from_secs(3);
-/// How often a page is said before the peer counts as silent.
-const PAGE_TRIES: u32 = 5;
-/// How long after the last movement the next digest comes while trips are told.
-const SETTLE: Duration = Duration::from_secs(1);
-/// How long a digest waits for the answers to what was pushed; shorter than [`RETRY`].
-const DIGEST_HOLD: Duration = Duration::from_secs(2);
-/// Digests of the peer that come sooner after one are not heard: each costs a look at all trips
-/// that are left out or under way.
-const DIGESTS_APART: Duration = Duration::from_millis(200);
-/// Handovers that wait to be said at once; the oldest is dropped, and said later.
-const LIVE_MAX: usize = 64;
-/// Trips with handovers that were pushed and not answered; of others the next digest tells.
-const UNSURE_MAX: usize = 32;
-/// Trips of which the peer is to hear; of more it asks again.
-const ANSWERS_MAX: usize = 256;
-/// Trips that the peer lacks; of more the next digest tells.
-const LACKING_MAX: usize = 128;
-/// Trips that are left out; the oldest is forgotten, and left out anew.
-const LEFT_OUT_MAX: usize = 16_384;
-/// Trips that a peer has named; the oldest is forgotten, and not compared any more.
-const NAMED_MAX: usize = 4_096;
+const RETRY_MAX: Duration = Duration::from_secs(60);
+/// The time between two pages of a list.
+const PAGES_APART: Duration = Duration::from_millis(100);

@@ -7,7 +7,8 @@
 use polyrail_model::Position;
 use polyrail_model::codec::{Cursor, FieldError};
 
-use super::{GAP_MAX, LENGTH_MAX, LatLon, POINTS_MAX, Point, Track, WEIGHT_MAX};
+use super::pieces::follows;
+use super::{LENGTH_MAX, LatLon, POINTS_MAX, Point, Track, WEIGHT_MAX};
 
 impl Track {
     /// Encodes the track.
@@ -60,10 +61,6 @@ fn point(cursor: &mut Cursor<'_>) -> Result<Point, FieldError> {
         Point { place, mark, weight }
     });
     point.ok_or(FieldError::Invalid("point"))
-}
-
-fn follows(before: &Point, point: &Point) -> bool {
-    point.mark > before.mark && before.place.to(point.place).length() <= 1.1 * GAP_MAX
 }
 
 const VERSION: u8 = 1;

@@ -12,8 +12,10 @@ mod codec;
 mod geometry;
 mod identify;
 mod learner;
+mod pieces;
 mod planar;
 mod simplify;
+mod spot;
 #[cfg(test)]
 mod tests;
 
@@ -23,6 +25,7 @@ pub(crate) use geometry::{LatLon, Vector};
 pub(crate) use identify::{Course, Match, Reading, SPEED_MAX, identify};
 pub use learner::TrackLearner;
 pub(crate) use planar::Covariance;
+pub(crate) use spot::SpotFinder;
 
 /// A line for counting positions.
 #[derive(Clone, Debug, PartialEq, Eq)]

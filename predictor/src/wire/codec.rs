@@ -6,14 +6,13 @@
 use std::time::Duration;
 
 use polyrail_model::codec::{Cursor, FieldError, NUMBER_MAX, put_number, put_text};
-use polyrail_model::{
-    CellId, Direction, Handover, HandoverOutcome, Position, RouteId, Rsrp, Speed, TripId,
-};
+use polyrail_model::{CellId, Direction, Position, RouteId, Rsrp, Speed, TripId};
 
 use super::{
-    CARRIER_NAME_MAX, CarrierTelemetry, SyncDigest, SyncMessage, TELEMETRY_CARRIERS_MAX, Telemetry,
-    TripKnown,
+    CARRIER_NAME_MAX, CarrierTelemetry, Mark, SyncMessage, TELEMETRY_CARRIERS_MAX, Telemetry,
 };
+use crate::entry::{ENTRY_BYTES_MAX, Entry, LogId, SEQUENCE_END, WRITER_NAME_MAX};
+use crate::record;
 
 /// Appends a telemetry; omits carriers beyond the maximum.
 pub(super) fn put_telemetry(out: &mut Vec<u8>, telemetry: &Telemetry) {
@@ -67,48 +66,74 @@ fn carrier(cursor: &mut Cursor<'_>) -> Result<CarrierTelemetry, FieldError> {
 /// Appends a message, whose list is no longer than one message takes.
 pub(super) fn put_sync(out: &mut Vec<u8>, message: &SyncMessage) {
     match message {
-        SyncMessage::Known(trips) => {
-            put_number(out, KNOWN);
-            put_number(out, trips.len() as u64);
-            for TripKnown { trip, next } in trips {
-                out.extend_from_slice(&trip.0.to_be_bytes());
-                put_number(out, u64::from(*next));
+        SyncMessage::Marks { end, heard, marks } => {
+            put_number(out, MARKS);
+            out.push(bit(*end, END) | bit(*heard, HEARD));
+            put_number(out, marks.len() as u64);
+            for Mark { log, floor, next } in marks {
+                put_log(out, log);
+                put_number(out, *floor);
+                put_number(out, *next);
             }
         }
-        SyncMessage::Records(records) => {
-            put_number(out, RECORDS);
-            put_number(out, records.len() as u64);
-            records.iter().for_each(|record| put_record(out, record));
+        SyncMessage::Entries { log, floor, first, end, entries } => {
+            put_number(out, ENTRIES);
+            put_log(out, log);
+            for number in [*floor, *first, *end] {
+                put_number(out, number);
+            }
+            put_number(out, entries.len() as u64);
+            let mut from = *first;
+            for (sequence, entry) in entries {
+                let bytes = record::encode(entry);
+                put_number(out, sequence - from);
+                put_number(out, bytes.len() as u64);
+                out.extend_from_slice(&bytes);
+                from = sequence + 1;
+            }
         }
-        SyncMessage::Digest(digest) => {
-            put_number(out, DIGEST);
-            put_number(out, u64::from(digest.trips));
-            out.extend_from_slice(&digest.hash.to_be_bytes());
-            out.push(bit(digest.answer, ANSWER));
-        }
+        SyncMessage::Older => put_number(out, OLDEST),
     }
 }
 
-/// Decodes a message of the synchronisation; none for a kind of a later version.
+/// Decodes a message of the replication; none for a kind of a later version.
 pub(super) fn sync(cursor: &mut Cursor<'_>) -> Result<Option<SyncMessage>, FieldError> {
     let message = match cursor.number()? {
-        KNOWN => {
-            let count = count(cursor, SyncMessage::KNOWN_MAX)?;
-            let trips = (0..count).map(|_| {
-                Ok(TripKnown { trip: TripId(fixed(cursor)?), next: small(cursor.number()?)? })
+        OLDEST..MARKS => {
+            cursor.rest();
+            SyncMessage::Older
+        }
+        MARKS => {
+            let flags = cursor.byte()?;
+            if flags & !(END | HEARD) != 0 {
+                return Err(FieldError::Invalid("flags"));
+            }
+            let count = count(cursor, SyncMessage::MARKS_MAX)?;
+            let marks = (0..count).map(|_| {
+                let (log, floor) = (log(cursor)?, sequence(cursor)?);
+                let next = sequence(cursor)?;
+                let mark = Mark { log, floor, next };
+                if floor <= next { Ok(mark) } else { Err(FieldError::Invalid("floor")) }
             });
-            SyncMessage::Known(trips.collect::<Result<_, FieldError>>()?)
+            let marks = marks.collect::<Result<_, FieldError>>()?;
+            SyncMessage::Marks { end: flags & END != 0, heard: flags & HEARD != 0, marks }
         }
-        RECORDS => {
-            let count = count(cursor, SyncMessage::RECORDS_MAX)?;
-            let records = (0..count).map(|_| record(cursor));
-            SyncMessage::Records(records.collect::<Result<_, _>>()?)
+        ENTRIES => {
+            let (log, floor) = (log(cursor)?, sequence(cursor)?);
+            let (first, end) = (sequence(cursor)?, sequence(cursor)?);
+            if floor > end || first > end {
+                return Err(FieldError::Invalid("sequence"));
+            }
+            let count = count(cursor, SyncMessage::ENTRIES_MAX)?;
+            let mut from = first;
+            let entries = (0..count).map(|_| {
+                let (sequence, entry) = entry(cursor, from, end)?;
+                from = sequence + 1;
+                Ok((sequence, entry))
+            });
+            let entries = entries.collect::<Result<_, FieldError>>()?;
+            SyncMessage::Entries { log, floor, first, end, entries }
         }
-        DIGEST => SyncMessage::Digest(SyncDigest {
-            trips: small(cursor.number()?)?,
-            hash: fixed(cursor)?,
-            answer: cursor.byte()? & ANSWER != 0,
-        }),
         _ => {
             cursor.rest();
             return Ok(None);
@@ -117,44 +142,31 @@ pub(super) fn sync(cursor: &mut Cursor<'_>) -> Result<Option<SyncMessage>, Field
     Ok(Some(message))
 }
 
-fn put_record(out: &mut Vec<u8>, record: &Handover) {
-    let Handover { trip, route, direction, position, speed, from, to, rsrp, .. } = record;
-    out.extend_from_slice(&trip.0.to_be_bytes());
-    put_number(out, u64::from(record.sequence));
-    put_number(out, record.at_ms);
-    put_text(out, &record.carrier, CARRIER_NAME_MAX);
-    out.extend_from_slice(&route.0.to_be_bytes());
-    let present = bit(to.is_some(), CELL) | bit(rsrp.is_some(), RSRP);
-    out.push(*direction as u8 | present | (record.outcome as u8) << OUTCOME);
-    out.extend_from_slice(&position.decimetres.to_be_bytes());
-    out.extend_from_slice(&speed.centimetres_per_second.to_be_bytes());
-    put_cell(out, Some(*from));
-    put_cell(out, *to);
-    put_rsrp(out, *rsrp);
-    put_duration(out, record.dark);
+fn entry(cursor: &mut Cursor<'_>, from: u64, end: u64) -> Result<(u64, Entry), FieldError> {
+    let sequence = from.saturating_add(cursor.number()?);
+    if sequence >= end {
+        return Err(FieldError::Invalid("sequence"));
+    }
+    let length = usize::try_from(cursor.number()?).ok().filter(|one| *one <= ENTRY_BYTES_MAX);
+    let bytes = cursor.take(length.ok_or(FieldError::Invalid("length of an entry"))?)?;
+    Ok((sequence, record::decode(bytes)?))
 }
 
-fn record(cursor: &mut Cursor<'_>) -> Result<Handover, FieldError> {
-    let trip = TripId(fixed(cursor)?);
-    let (sequence, at_ms) = (small(cursor.number()?)?, cursor.number()?);
-    let carrier = cursor.text(CARRIER_NAME_MAX)?.to_owned();
-    let route = RouteId(fixed(cursor)?);
-    let bits = cursor.byte()?;
-    Ok(Handover {
-        trip,
-        sequence,
-        at_ms,
-        carrier,
-        route,
-        direction: Direction::from_bit(bits),
-        position: position(cursor)?,
-        speed: Speed { centimetres_per_second: u16::from_be_bytes(cursor.array()?) },
-        from: cell(cursor)?,
-        to: (bits & CELL != 0).then(|| cell(cursor)).transpose()?,
-        rsrp: (bits & RSRP != 0).then(|| rsrp(cursor)).transpose()?,
-        outcome: HandoverOutcome::from_bits(bits >> OUTCOME),
-        dark: Duration::from_micros(cursor.number()?),
-    })
+fn put_log(out: &mut Vec<u8>, log: &LogId) {
+    put_text(out, &log.writer, WRITER_NAME_MAX);
+    out.extend_from_slice(&log.incarnation.to_be_bytes());
+}
+
+fn log(cursor: &mut Cursor<'_>) -> Result<LogId, FieldError> {
+    let writer = cursor.text(WRITER_NAME_MAX)?;
+    let is_valid = !writer.is_empty() && !writer.contains(char::is_control);
+    let writer = is_valid.then(|| writer.to_owned()).ok_or(FieldError::Invalid("writer"))?;
+    Ok(LogId { writer, incarnation: fixed(cursor)? })
+}
+
+fn sequence(cursor: &mut Cursor<'_>) -> Result<u64, FieldError> {
+    let number = Some(cursor.number()?).filter(|number| *number <= SEQUENCE_END);
+    number.ok_or(FieldError::Invalid("sequence"))
 }
 
 fn count(cursor: &mut Cursor<'_>, most: usize) -> Result<usize, FieldError> {
@@ -164,10 +176,6 @@ fn count(cursor: &mut Cursor<'_>, most: usize) -> Result<usize, FieldError> {
 
 fn fixed(cursor: &mut Cursor<'_>) -> Result<u64, FieldError> {
     Ok(u64::from_be_bytes(cursor.array()?))
-}
-
-fn small(number: u64) -> Result<u32, FieldError> {
-    u32::try_from(number).map_err(|_| FieldError::Invalid("a number beyond 2^32"))
 }
 
 fn position(cursor: &mut Cursor<'_>) -> Result<Position, FieldError> {
@@ -202,13 +210,13 @@ fn bit(set: bool, bit: u8) -> u8 {
 
 /// The form of telemetry that this version knows.
 const FORM: u64 = 1;
-/// Kinds of synchronisation messages.
-const KNOWN: u64 = 1;
-const RECORDS: u64 = 2;
-const DIGEST: u64 = 3;
-/// Flag bits; the lowest bit of a record and of telemetry is the direction.
+/// Kinds of messages of the replication; those from the first one on are of earlier versions.
+const OLDEST: u64 = 1;
+const MARKS: u64 = 4;
+const ENTRIES: u64 = 5;
+/// Flag bits of a carrier in telemetry.
 const CELL: u8 = 0x01 << 1;
 const RSRP: u8 = 0x01 << 2;
-const ANSWER: u8 = 0x01;
-/// The first of the two bits of an outcome.
-const OUTCOME: u32 = 3;
+/// Flag bits of marks.
+const END: u8 = 0x01;
+const HEARD: u8 = 0x02;

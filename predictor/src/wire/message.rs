@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use polyrail_model::{CellId, Direction, Handover, Position, RouteId, Rsrp, Speed, TripId};
+use polyrail_model::{CellId, Direction, Position, RouteId, Rsrp, Speed, TripId};
+
+use crate::entry::{Entry, LogId};
 
 /// Position of a train and cells of its modems, as a gateway reports them to its cloud.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,47 +38,53 @@ pub struct CarrierTelemetry {
     pub rsrp: Option<Rsrp>,
 }
 
-/// A message of the synchronisation between two databases.
+/// A message of the replication between two databases.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SyncMessage {
-    /// How far the sender knows these trips.
-    Known(Vec<TripKnown>),
-    /// Handovers, of one trip or of several.
-    Records(Vec<Handover>),
-    /// A summary of all trips that the sender knows.
-    Digest(SyncDigest),
+    /// What the sender knows of logs.
+    Marks {
+        /// The last page of the sender's first list.
+        end: bool,
+        /// The sender has received the last page of the peer's list.
+        heard: bool,
+        /// At most [`SyncMessage::MARKS_MAX`].
+        marks: Vec<Mark>,
+    },
+    /// Entries of a log.
+    Entries {
+        /// The log.
+        log: LogId,
+        /// Entries below this were purged.
+        floor: u64,
+        /// The receiver must know everything below this.
+        first: u64,
+        /// It knows everything below this afterwards.
+        end: u64,
+        /// Entries and their sequence numbers, ascending.
+        entries: Vec<(u64, Entry)>,
+    },
+    /// A message of an earlier version.
+    Older,
 }
 
 impl SyncMessage {
-    /// Maximum number of trips in one message.
-    pub const KNOWN_MAX: usize = 64;
+    /// Maximum number of marks in one message.
+    pub const MARKS_MAX: usize = 12;
 
-    /// Maximum number of handovers in one message.
-    pub const RECORDS_MAX: usize = 12;
+    /// Maximum number of entries in one message.
+    pub const ENTRIES_MAX: usize = 64;
+
+    /// Bytes for entries in one message, with their sequence numbers and lengths.
+    pub const ENTRIES_BYTES: usize = 1_070;
 }
 
-/// How far one side knows a trip.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TripKnown {
-    /// The trip.
-    pub trip: TripId,
-    /// The side has all handovers below this sequence number. [`TripKnown::LEFT_OUT`]: it cannot
-    /// send the trip or does not want it.
-    pub next: u32,
-}
-
-impl TripKnown {
-    /// The trip is excluded from the comparison of the two sides.
-    pub const LEFT_OUT: u32 = u32::MAX;
-}
-
-/// A summary of all compared trips: equal digests mean equal databases.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SyncDigest {
-    /// Number of trips.
-    pub trips: u32,
-    /// Sum of a hash of each trip and how far it is known, modulo 2^64.
-    pub hash: u64,
-    /// This digest answers one of the peer and needs no answer.
-    pub answer: bool,
+/// What a node knows of a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// The log.
+    pub log: LogId,
+    /// Entries below this were purged.
+    pub floor: u64,
+    /// Everything below this is known.
+    pub next: u64,
 }

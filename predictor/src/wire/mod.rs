@@ -8,7 +8,8 @@ mod message;
 #[cfg(test)]
 mod tests;
 
-pub use message::{CarrierTelemetry, SyncDigest, SyncMessage, Telemetry, TripKnown};
+pub use crate::entry::CARRIER_NAME_MAX;
+pub use message::{CarrierTelemetry, Mark, SyncMessage, Telemetry};
 
 use polyrail_model::Channel;
 use polyrail_model::codec::{Cursor, FieldError};
@@ -55,7 +56,5 @@ pub fn decode(channel: Channel, payload: &[u8]) -> Result<Option<Message>, Field
 pub const TELEMETRY: Channel = Channel(1);
 /// Synchronisation of the databases.
 pub const SYNC: Channel = Channel(2);
-/// Longest carrier name, in bytes.
-pub const CARRIER_NAME_MAX: usize = 32;
 /// Maximum number of carriers in one telemetry.
 pub const TELEMETRY_CARRIERS_MAX: usize = 16;

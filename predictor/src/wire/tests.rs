@@ -2,14 +2,12 @@
 
 use std::time::Duration;
 
-use polyrail_model::codec::NUMBER_MAX;
-use polyrail_model::{
-    CellId, Direction, Handover, HandoverOutcome, Position, RouteId, Rsrp, Speed, TripId,
-};
+use polyrail_model::{CellId, Direction, Position, RouteId, Rsrp, Speed, TripId};
 use proptest::prelude::*;
 
 use super::*;
-use crate::record::tests::any_handover;
+use crate::entry::{Entry, LogId};
+use crate::record::tests::{any_handover, handover};
 
 /// The payload of the longest message that a session accepts (`docs/protocol.md`).
 const PAYLOAD_MAX: usize = 1_178;
@@ -36,60 +34,19 @@ fn telemetry() -> Telemetry {
     }
 }
 
-fn known() -> Vec<TripKnown> {
-    let known = |trip, next| TripKnown { trip: TripId(trip), next };
-    vec![known(1, 0), known(u64::MAX, 70), known(2, TripKnown::LEFT_OUT)]
+fn log() -> LogId {
+    LogId { writer: "train-7".to_owned(), incarnation: 0x0123_4567_89ab_cdef }
 }
 
-fn records() -> Vec<Handover> {
-    let first = Handover {
-        trip: TripId(0x0123_4567_89ab_cdef),
-        sequence: 69,
-        at_ms: 1_700_000_000_123,
-        carrier: "a".to_owned(),
-        route: RouteId(9),
-        direction: Direction::Up,
-        position: Position::from_metres(1_234.5),
-        speed: Speed::from_metres_per_second(97.2),
-        from: CellId(7),
-        to: Some(CellId(8)),
-        rsrp: Rsrp::from_dbm(-110.0),
-        outcome: HandoverOutcome::Success,
-        dark: Duration::from_millis(45),
-    };
-    let second = Handover {
-        sequence: 70,
-        direction: Direction::Down,
-        to: None,
-        rsrp: None,
-        outcome: HandoverOutcome::TypeIII,
-        dark: Duration::from_micros(2_500_001),
-        ..first.clone()
-    };
-    vec![first, second]
+fn marks() -> SyncMessage {
+    let mark = |floor, next| Mark { log: log(), floor, next };
+    SyncMessage::Marks { end: true, heard: false, marks: vec![mark(0, 70), mark(5, 1 << 48)] }
 }
 
-fn digest() -> SyncDigest {
-    SyncDigest { trips: 3, hash: 0xfeed_0000_0000_beef, answer: true }
-}
-
-/// The longest handover.
-fn longest() -> Handover {
-    Handover {
-        trip: TripId(u64::MAX),
-        sequence: u32::MAX,
-        at_ms: NUMBER_MAX,
-        carrier: "x".repeat(CARRIER_NAME_MAX),
-        route: RouteId(u64::MAX),
-        direction: Direction::Down,
-        position: Position { decimetres: i32::MIN },
-        speed: Speed { centimetres_per_second: u16::MAX },
-        from: CellId(u64::MAX),
-        to: Some(CellId(u64::MAX)),
-        rsrp: Rsrp::from_deci_dbm(-2_000),
-        outcome: HandoverOutcome::TypeIII,
-        dark: Duration::from_micros(NUMBER_MAX),
-    }
+fn some_entries() -> SyncMessage {
+    let entry = Entry::Handover(handover(), None);
+    let entries = vec![(66, entry.clone()), (69, entry)];
+    SyncMessage::Entries { log: log(), floor: 5, first: 65, end: 70, entries }
 }
 
 fn decoded(payload: &[u8]) -> Result<Option<Message>, FieldError> {
@@ -98,11 +55,7 @@ fn decoded(payload: &[u8]) -> Result<Option<Message>, FieldError> {
 
 /// The values of the golden vectors.
 fn samples() -> Vec<(Channel, Vec<u8>)> {
-    let messages = [
-        SyncMessage::Known(known()),
-        SyncMessage::Records(records()),
-        SyncMessage::Digest(digest()),
-    ];
+    let messages = [marks(), some_entries()];
     let messages = messages.iter().map(|message| (SYNC, encode_sync(message)));
     [(TELEMETRY, encode_telemetry(&telemetry()))].into_iter().chain(messages).collect()
 }
@@ -121,21 +74,20 @@ fn golden_vectors_match() {
 proptest! {
     #[test]
     fn messages_survive_a_round_trip(
-        records in prop::collection::vec(any_handover(), 0..=SyncMessage::RECORDS_MAX),
-        trips in prop::collection::vec((any::<u64>(), any::<u32>()), 0..=SyncMessage::KNOWN_MAX),
-        digest in (any::<u32>(), any::<u64>(), any::<bool>()),
+        records in prop::collection::vec((0u64..9, any_handover()), 0..=8),
+        floor in 0u64..9, end in any::<bool>(), heard in any::<bool>(),
     ) {
-        let known = trips.into_iter().map(|(trip, next)| TripKnown { trip: TripId(trip), next });
-        let (trips, hash, answer) = digest;
-        let messages = [
-            SyncMessage::Records(records),
-            SyncMessage::Known(known.collect()),
-            SyncMessage::Digest(SyncDigest { trips, hash, answer }),
-        ];
-        for message in messages {
-            let payload = encode_sync(&message);
-            prop_assert!(payload.len() <= PAYLOAD_MAX, "{} bytes", payload.len());
-            prop_assert_eq!(decoded(&payload), Ok(Some(Message::Sync(message))));
+        let mut sequence = 10;
+        let entries: Vec<_> = records.into_iter().map(|(hole, one)| {
+            sequence += hole + 1;
+            (sequence, Entry::Handover(one, None))
+        }).collect();
+        let marks = vec![Mark { log: log(), floor, next: floor + 9 }; 3];
+        for message in [
+            SyncMessage::Marks { end, heard, marks },
+            SyncMessage::Entries { log: log(), floor, first: 10, end: sequence + 1, entries },
+        ] {
+            prop_assert_eq!(decoded(&encode_sync(&message)), Ok(Some(Message::Sync(message))));
         }
     }
 
@@ -143,7 +95,7 @@ proptest! {
     #[test]
     fn decoder_never_panics(
         noise in prop::collection::vec(any::<u8>(), 0..200),
-        sample in 0usize..4, at in any::<prop::sample::Index>(), byte in any::<u8>(),
+        sample in 0usize..3, at in any::<prop::sample::Index>(), byte in any::<u8>(),
         length in any::<prop::sample::Index>(), channel in 0u8..4,
     ) {
         let _ = decode(Channel(channel), &noise);
@@ -157,59 +109,46 @@ proptest! {
 }
 
 #[test]
-fn longest_payloads_fit_into_a_message() {
-    let records = vec![longest(); SyncMessage::RECORDS_MAX];
-    let trips = vec![TripKnown { trip: TripId(u64::MAX), next: u32::MAX }; SyncMessage::KNOWN_MAX];
-    let carrier = CarrierTelemetry {
-        carrier: "x".repeat(100),
-        cell: Some(CellId(1)),
-        rsrp: Rsrp::from_dbm(0.0),
-    };
-    let telemetry = Telemetry {
-        error: Position { decimetres: i32::MAX },
-        age: Duration::MAX,
-        carriers: vec![carrier; 100],
-        ..telemetry()
-    };
-    let telemetry = encode_telemetry(&telemetry);
-    let sync = [SyncMessage::Records(records), SyncMessage::Known(trips)];
-    let [records, known] = sync.map(|message| encode_sync(&message).len());
-    assert_eq!([records, known, telemetry.len()], [PAYLOAD_MAX, 1_027, 745]);
-    let Ok(Some(Message::Telemetry(telemetry))) = decode(TELEMETRY, &telemetry) else { panic!() };
-    assert_eq!(telemetry.carriers.len(), TELEMETRY_CARRIERS_MAX);
-    let usual = encode_sync(&SyncMessage::Records(super::tests::records()[..1].to_vec())).len();
-    assert!(usual <= 66, "{usual}");
-}
-
-/// An invalid reading of a clock or a position is clamped.
-#[test]
-fn out_of_range_values_are_clamped() {
-    let record = Handover { dark: Duration::MAX, ..longest() };
-    assert_eq!(
-        decoded(&encode_sync(&SyncMessage::Records(vec![record]))),
-        Ok(Some(Message::Sync(SyncMessage::Records(vec![longest()]))))
-    );
-    let mut telemetry = Telemetry { error: Position { decimetres: -1 }, ..telemetry() };
-    let payload = encode_telemetry(&telemetry);
-    telemetry.error = Position::default();
-    assert_eq!(decode(TELEMETRY, &payload), Ok(Some(Message::Telemetry(telemetry))));
+fn longest_marks_fit_into_a_message() {
+    let log = LogId { writer: "x".repeat(63), incarnation: u64::MAX };
+    let mark = Mark { log, floor: 1 << 48, next: 1 << 48 };
+    let marks = vec![mark; SyncMessage::MARKS_MAX];
+    let marks = SyncMessage::Marks { end: true, heard: true, marks };
+    let length = encode_sync(&marks).len();
+    assert!(length <= PAYLOAD_MAX, "{length}");
+    // Those of entries: kind, log, three numbers, and the count.
+    let around = 1 + 64 + 8 + 3 * 8 + 2;
+    assert!(around + SyncMessage::ENTRIES_BYTES <= PAYLOAD_MAX);
 }
 
 #[test]
 fn invalid_fields_are_rejected_and_unknown_forms_skipped() {
     assert_eq!(decode(TELEMETRY, &[2, 3]), Ok(None), "a later form");
-    assert_eq!(decoded(&[4, 9, 9]), Ok(None), "a later kind");
+    assert_eq!(decoded(&[6, 9, 9]), Ok(None), "a later kind");
+    for kind in 1..4 {
+        assert_eq!(decoded(&[kind, 9, 9]), Ok(Some(Message::Sync(SyncMessage::Older))));
+    }
     assert_eq!(decode(Channel(3), &[1, 1]), Ok(None), "a later channel");
     assert_eq!(decoded(&[]), Err(FieldError::Truncated));
-    assert_eq!(decoded(&[1, 1]), Err(FieldError::Truncated));
-    assert_eq!(decoded(&[1, 0, 0]), Err(FieldError::Invalid("bytes after the last field")));
+    assert_eq!(decoded(&[4, 0]), Err(FieldError::Truncated));
+    assert_eq!(decoded(&[4, 0, 0, 0]), Err(FieldError::Invalid("bytes after the last field")));
+    assert_eq!(decoded(&[4, 4, 0]), Err(FieldError::Invalid("flags")));
     // Counts above the maximum, however little follows.
-    let many = Err(FieldError::Invalid("too many entries"));
-    assert_eq!(decoded(&[1, 0x40, 65]), many);
-    assert_eq!(decoded(&[1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]), many);
-    assert_eq!(decoded(&[2, 13]), many);
-    let beyond = [&[1, 1][..], &[0; 8], &[0xc0, 0, 0, 1, 0, 0, 0, 0]].concat();
-    assert_eq!(decoded(&beyond), Err(FieldError::Invalid("a number beyond 2^32")));
+    assert_eq!(decoded(&[4, 0, 13]), Err(FieldError::Invalid("too many entries")));
+    let text = |message: &SyncMessage, at: usize, byte: u8| {
+        let mut payload = encode_sync(message);
+        payload[at] = byte;
+        decoded(&payload)
+    };
+    assert_eq!(text(&marks(), 4, 0), Err(FieldError::Invalid("writer")), "a control character");
+    let beyond = SyncMessage::Entries {
+        log: log(),
+        floor: 0,
+        first: 0,
+        end: 1,
+        entries: vec![(1, Entry::Handover(handover(), None))],
+    };
+    assert_eq!(decoded(&encode_sync(&beyond)), Err(FieldError::Invalid("sequence")));
     // An invalid power.
     let mut payload = encode_telemetry(&telemetry());
     let at = payload.windows(2).position(|pair| pair == (-1_015i16).to_be_bytes()).unwrap();

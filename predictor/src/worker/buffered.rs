@@ -1,80 +1,101 @@
-//! A database that may fail: unwritten handovers wait in memory.
+//! A database that may fail, and the views of its logs: unwritten entries wait in memory.
 //!
-//! After an error the store is closed and opened again every ten seconds; then the waiting
-//! handovers are written, and all cells count as changed. Messages of a peer do not wait, because
-//! the peer sends them again.
+//! After an error the store is closed and opened again every ten seconds; then the waiting entries
+//! are written, and the views are derived again. Messages of a peer do not wait, because the peer
+//! sends them again.
 
-use std::cell::Cell;
 use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use polyrail_model::{Handover, Position, RouteId, TripId};
+use polyrail_model::{Delivery, NodeRole, Position};
 
 use super::{LinkDbSettings, StoreState};
-use crate::history::{CellHistory, CellKey};
+use crate::entry::{Entry, EntryKey, LogNumber, WriterNumber};
 use crate::position::TrainPosition;
-use crate::store::{Appended, Limits, PlaceEstimate, PlaceSample, Store, StoreError, Swept};
-use crate::sync::{Ledger, Rank};
-use crate::wire::{SyncDigest, TripKnown};
+use crate::store::{Appended, Limits, Store, StoreError, Swept};
+use crate::sync::{Heard, Quotas, Sync};
+use crate::views::{PlaceEstimate, PlaceKey, Views};
+use crate::wire::SyncMessage;
 
 pub(super) struct BufferedStore {
     path: Option<PathBuf>,
     settings: LinkDbSettings,
+    role: NodeRole,
+    /// The name in the node's certificate.
+    name: String,
     store: Option<Store>,
-    /// Handovers to be written, oldest first; at most [`WAITING_MAX`].
-    waiting: VecDeque<Handover>,
+    views: Views,
+    /// Writers that the views know by name.
+    introduced: BTreeSet<WriterNumber>,
+    /// Entries to be written, oldest first; at most [`WAITING_MAX`].
+    waiting: VecDeque<Entry>,
     lost: u64,
-    /// Cells whose history has changed.
-    changed: BTreeSet<CellKey>,
-    /// The database was opened: all cells have changed.
-    all_changed: bool,
+    /// Entries to be deleted; at most [`USELESS_MAX`], further ones stay until the next start.
+    useless: Vec<EntryKey>,
+    quotas: Quotas,
+    /// Tracks of other writers may have changed.
+    tracks_changed: bool,
     /// Milliseconds since 1970.
     wall_ms: u64,
     now: Instant,
-    /// Measurements to be written together; at most [`PLACES_WAITING_MAX`].
-    places: Vec<PlaceSample>,
-    places_at: Instant,
     error: Option<String>,
-    /// An error of a read, which closes the store at the next timeout.
-    read_error: Cell<Option<StoreError>>,
     retry_at: Instant,
     /// The damaged file that was set aside.
     damaged: Option<String>,
     sweep_at: Instant,
+    rederive_at: Instant,
     /// The clock was implausible at the last sweep, and a warning was logged.
     clock_doubted: bool,
-    /// Rejected records since the last line about them, and when the next one is permitted.
-    refused: usize,
-    refused_at: Instant,
 }
 
 impl BufferedStore {
-    /// Opens the database, or notes the error.
-    pub(super) fn open(now: Instant, path: Option<PathBuf>, settings: LinkDbSettings) -> Self {
+    /// Opens the database of a node, or notes the error.
+    pub(super) fn open(
+        now: Instant,
+        path: Option<PathBuf>,
+        settings: LinkDbSettings,
+        role: NodeRole,
+        name: &str,
+    ) -> Self {
         let mut buffered = Self {
             path,
             settings,
+            role,
+            name: name.to_owned(),
             store: None,
+            views: Views::new(role),
+            introduced: BTreeSet::new(),
             waiting: VecDeque::new(),
             lost: 0,
-            changed: BTreeSet::new(),
-            all_changed: false,
+            useless: Vec::new(),
+            quotas: Quotas::default(),
+            tracks_changed: false,
             wall_ms: 0,
             now,
-            places: Vec::new(),
-            places_at: now + PLACES_EVERY,
             error: None,
-            read_error: Cell::new(None),
             retry_at: now,
             damaged: None,
             sweep_at: now + SWEEP_FIRST,
+            rederive_at: now + REDERIVE_EVERY,
             clock_doubted: false,
-            refused: 0,
-            refused_at: now,
         };
         buffered.try_open();
         buffered
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn views(&self) -> &Views {
+        &self.views
+    }
+
+    /// The number of a writer; nobody if it has no log.
+    pub(super) fn writer(&self, name: &str) -> WriterNumber {
+        let number = self.store.as_ref().and_then(|store| store.writer_named(name));
+        number.unwrap_or(WriterNumber::NOBODY)
     }
 
     pub(super) fn reload(&mut self, settings: LinkDbSettings) {
@@ -93,25 +114,37 @@ impl BufferedStore {
     }
 
     fn try_open(&mut self) {
-        let limits = limits(self.settings);
-        let opened = match &self.path {
-            Some(path) => Store::open_or_replace(path, limits),
-            None => Store::in_memory(limits).map(|store| (store, None)),
-        };
-        match opened {
-            Ok((store, damaged)) => {
-                if let Some(damaged) = damaged {
-                    tracing::error!(%damaged, "renamed the damaged LinkDB, created an empty one");
-                    self.damaged = Some(damaged.to_string());
-                }
+        match self.opened() {
+            Ok(()) => {
                 if self.error.take().is_some() {
                     tracing::info!("LinkDB is open again");
                 }
-                self.store = Some(store);
-                self.all_changed = true;
             }
             Err(error) => self.fail(&error),
         }
+    }
+
+    fn opened(&mut self) -> Result<(), StoreError> {
+        let limits = limits(self.settings);
+        let (mut store, damaged) = match &self.path {
+            Some(path) => Store::open_or_replace(path, limits)?,
+            None => (Store::in_memory(limits)?, None),
+        };
+        if let Some(damaged) = damaged {
+            tracing::error!(%damaged, "renamed the damaged LinkDB, created an empty one");
+            self.damaged = Some(damaged);
+        }
+        store.set_own_name(&self.name)?;
+        if !self.waiting.is_empty() {
+            store.append_own(self.waiting.make_contiguous(), self.wall_ms)?;
+            self.waiting.clear();
+        }
+        let (views, useless) = Views::of_store(&store, self.role)?;
+        self.introduced = store.logs().map(|(log, _)| store.writer(log)).collect();
+        (self.views, self.useless) = (views, useless);
+        self.tracks_changed = true;
+        self.store = Some(store);
+        Ok(())
     }
 
     fn fail(&mut self, error: &StoreError) {
@@ -125,76 +158,83 @@ impl BufferedStore {
         self.retry_at = self.now + RETRY;
     }
 
-    /// Writes a handover that was observed here, or keeps it until the database can be written.
-    pub(super) fn record(&mut self, handover: &Handover) {
+    /// Appends an entry of this node, or keeps it until the database can be written. Returns the
+    /// own log if it was written.
+    pub(super) fn record(&mut self, entry: Entry) -> Option<LogNumber> {
+        let wall_ms = self.wall_ms;
+        if self.store.is_some() {
+            let entries = std::slice::from_ref(&entry);
+            if let Some(appended) = self.with(|store| store.append_own(entries, wall_ms)) {
+                if appended.refused > 0 {
+                    tracing::warn!("rejected an invalid LinkDB entry");
+                }
+                self.apply(&appended);
+                return self.store.as_ref().map(Store::own_log);
+            }
+        }
+        // The numbers of waiting entries are their own until the file is open again.
+        let sequence = self.lost + self.waiting.len() as u64;
+        let key = EntryKey { log: WAITING, sequence };
+        let _ = self.views.apply(WriterNumber::OWN, key, &entry);
         if self.waiting.len() >= WAITING_MAX {
             self.waiting.pop_front();
             self.lost += 1;
         }
-        self.waiting.push_back(handover.clone());
-        self.catch_up();
+        self.waiting.push_back(entry);
+        None
     }
 
-    /// Stores a track. If the database is closed, the next trip learns it again.
-    pub(super) fn put_track(&mut self, route: RouteId, encoded: &[u8]) {
-        self.with(|store| store.put_track(route, encoded));
-    }
-
-    fn catch_up(&mut self) {
-        if self.store.is_some() && !self.waiting.is_empty() {
-            let waiting: Vec<Handover> = std::mem::take(&mut self.waiting).into();
-            let wall_ms = self.wall_ms;
-            let append = |store: &mut Store| store.append_own(&waiting, wall_ms);
-            if self.write(&waiting, append).is_none() {
-                self.waiting = waiting.into();
+    /// Takes written entries over into the views.
+    fn apply(&mut self, appended: &Appended) {
+        let Self { store: Some(store), views, introduced, useless, .. } = self else { return };
+        for (log, floor) in &appended.forgotten {
+            views.forget_below(*log, *floor);
+        }
+        self.tracks_changed |= !appended.forgotten.is_empty();
+        for (key, entry) in &appended.fresh {
+            let writer = store.writer(key.log);
+            if introduced.insert(writer)
+                && let Some(log) = store.log(key.log)
+            {
+                views.introduce(writer, &log.id.writer);
             }
+            self.tracks_changed |= matches!(entry, Entry::Track(_)) && writer != WriterNumber::OWN;
+            useless.extend(views.apply(writer, *key, entry));
         }
+        useless.truncate(USELESS_MAX);
     }
 
-    /// Writes handovers; returns how many were new, or none if nothing was written.
-    fn write(
-        &mut self,
-        handovers: &[Handover],
-        append: impl FnOnce(&mut Store) -> Result<Appended, StoreError>,
-    ) -> Option<usize> {
-        let appended = self.with(append)?;
-        self.count_refused(appended.refused);
-        if appended.fresh > 0 {
-            self.changed.extend(handovers.iter().map(CellKey::of));
-        }
-        Some(appended.fresh)
+    /// A message of a peer's database.
+    pub(super) fn hear(&mut self, sync: &mut Sync, message: SyncMessage) -> Heard {
+        let (now, wall_ms) = (self.now, self.wall_ms);
+        let mut quotas = std::mem::take(&mut self.quotas);
+        let heard = self.with(|store| sync.on_message(now, wall_ms, store, &mut quotas, message));
+        self.quotas = quotas;
+        // If the database fails, the peer sends the message again.
+        let heard = heard.unwrap_or_default();
+        self.apply(&heard.appended);
+        heard
     }
 
-    /// Logs rejected records at most once in [`REFUSED_EVERY`], because a peer can send many.
-    fn count_refused(&mut self, handovers: usize) {
-        self.refused += handovers;
-        if self.refused > 0 && self.now >= self.refused_at {
-            let handovers = std::mem::take(&mut self.refused);
-            tracing::warn!(handovers, "rejected invalid handover records");
-            self.refused_at = self.now + REFUSED_EVERY;
-        }
+    /// The next message for a peer's database.
+    pub(super) fn poll(&mut self, sync: &mut Sync) -> Option<(Delivery, SyncMessage)> {
+        let now = self.now;
+        self.with(|store| sync.poll(now, store))?
     }
 
-    fn write_places(&mut self) {
-        if self.store.is_some() {
-            let places = std::mem::take(&mut self.places);
-            self.with(|store| store.record_places(&places));
-        }
-    }
-
-    /// Retries what failed and evicts old handovers.
+    /// Retries what failed, deletes useless entries, and evicts old ones.
     pub(super) fn on_timeout(&mut self, now: Instant, wall_ms: u64) {
         self.set_time(now, wall_ms);
-        if let Some(error) = self.read_error.take() {
-            self.fail(&error);
-        }
         if self.store.is_none() && now >= self.retry_at {
             self.try_open();
         }
-        self.catch_up();
-        if now >= self.places_at {
-            self.places_at = now + PLACES_EVERY;
-            self.write_places();
+        if !self.useless.is_empty() {
+            let useless = std::mem::take(&mut self.useless);
+            self.with(|store| store.delete(&useless));
+        }
+        if now >= self.rederive_at {
+            self.rederive_at = now + REDERIVE_EVERY;
+            self.rederive();
         }
         if now >= self.sweep_at {
             self.sweep_at = now + SWEEP_EVERY;
@@ -202,7 +242,25 @@ impl BufferedStore {
         }
     }
 
-    /// Evicts trips by age, if the clock is plausible.
+    /// Counts stored entries on tracks that have become known or longer.
+    fn rederive(&mut self) {
+        let Self { store: Some(store), views, .. } = self else { return };
+        if !views.is_underived() {
+            return;
+        }
+        let derived = views.rederive(|apply| {
+            store.visit(|writer, key, entry| {
+                apply(writer, key, &entry);
+                Ok::<_, StoreError>(())
+            })
+        });
+        match derived {
+            Ok(useless) => self.useless.extend(useless),
+            Err(error) => self.fail(&error),
+        }
+    }
+
+    /// Evicts entries by age, if the clock is plausible.
     fn sweep(&mut self) {
         let (wall_ms, retention) = (self.wall_ms, self.settings.retention);
         let Some(swept) = self.with(|store| store.sweep(wall_ms, retention)) else { return };
@@ -214,17 +272,18 @@ impl BufferedStore {
             tracing::warn!(
                 wall_ms,
                 attested_ms,
-                "the clock is far ahead of LinkDB's trips: no trip is evicted by age"
+                "the clock is far ahead of LinkDB's entries: none is evicted by age"
             );
         }
     }
 
-    /// Writes the backlog before the end.
+    /// Reports the backlog before the end.
     pub(super) fn close(&mut self) {
-        self.catch_up();
-        self.write_places();
+        if self.store.is_none() && !self.waiting.is_empty() {
+            self.try_open();
+        }
         if !self.waiting.is_empty() {
-            tracing::error!(handovers = self.waiting.len(), "handovers could not be written");
+            tracing::error!(entries = self.waiting.len(), "entries could not be written");
         }
     }
 
@@ -238,64 +297,27 @@ impl BufferedStore {
         }
     }
 
-    fn read<T>(&self, act: impl FnOnce(&Store) -> Result<T, StoreError>) -> Result<T, Closed> {
-        act(self.store.as_ref().ok_or(Closed)?).map_err(|error| {
-            self.read_error.set(Some(error));
-            Closed
-        })
-    }
-
-    /// The cells that have changed since the last call.
-    pub(super) fn take_changed(&mut self) -> Vec<(CellKey, CellHistory)> {
-        if self.all_changed {
-            return self.cells().unwrap_or_default();
-        }
-        let mut cells = Vec::new();
-        for key in std::mem::take(&mut self.changed) {
-            if let Some(Some(history)) = self.with(|store| store.cell(&key)) {
-                cells.push((key, history));
-            }
-        }
-        cells
-    }
-
-    /// Keeps a measurement until it is written with others.
-    pub(super) fn record_place(&mut self, sample: PlaceSample) {
-        if self.places.len() < PLACES_WAITING_MAX {
-            self.places.push(sample);
-        }
-    }
-
     /// The expected rate and delay at a place.
     pub(super) fn place(
-        &mut self,
+        &self,
         carrier: &str,
         train: &TrainPosition,
         metres: f64,
     ) -> Option<PlaceEstimate> {
         let position = Position::from_metres(metres);
-        let (route, direction) = (train.route, train.direction);
-        self.with(|store| store.place_estimate(carrier, route, direction, position))?
+        let place = PlaceKey::of(carrier, train.route, train.direction, position);
+        self.views.estimate(WriterNumber::OWN, &place)
     }
 
-    /// All cells, the last written ones last, because a full forecaster keeps those; none while the
-    /// database is unreadable.
-    pub(super) fn cells(&mut self) -> Option<Vec<(CellKey, CellHistory)>> {
-        let cells = self.with(|store| store.cells_by_age())?;
-        self.all_changed = false;
-        self.changed.clear();
-        Some(cells)
-    }
-
-    /// All encoded tracks, the one written longest ago first.
-    pub(super) fn tracks(&mut self) -> Vec<(RouteId, Vec<u8>)> {
-        self.with(|store| store.tracks()).unwrap_or_default()
+    /// Whether tracks of other writers may have changed since the last call.
+    pub(super) fn take_tracks_changed(&mut self) -> bool {
+        std::mem::take(&mut self.tracks_changed)
     }
 
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         let retry = self.store.is_none().then_some(self.retry_at);
-        let places = (!self.places.is_empty()).then_some(self.places_at);
-        [retry, places, Some(self.sweep_at)].into_iter().flatten().min()
+        let rederive = self.views.is_underived().then_some(self.rederive_at);
+        [retry, rederive, Some(self.sweep_at)].into_iter().flatten().min()
     }
 
     pub(super) fn state(&self) -> StoreState {
@@ -306,41 +328,9 @@ impl BufferedStore {
             damaged: self.damaged.clone(),
             waiting: self.waiting.len(),
             lost: self.lost,
-            stats: self.read(Store::stats).ok(),
+            stats: self.store.as_ref().and_then(|store| store.stats().ok()),
+            views: self.views.sizes(),
         }
-    }
-}
-
-/// The database is closed.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Closed;
-
-impl Ledger for BufferedStore {
-    type Error = Closed;
-
-    fn digest(&self) -> Result<SyncDigest, Closed> {
-        self.read(|store| Ok(store.digest()))
-    }
-
-    fn known_before(
-        &self,
-        before: Option<Rank>,
-        max: usize,
-    ) -> Result<Vec<(Rank, TripKnown)>, Closed> {
-        self.read(|store| store.known_before(before, max))
-    }
-
-    fn next_of(&self, trip: TripId) -> Result<u32, Closed> {
-        self.read(|store| Ok(store.known_of(trip)))
-    }
-
-    fn records(&self, trip: TripId, from: u32, max: usize) -> Result<Vec<Handover>, Closed> {
-        self.read(|store| store.records(trip, from, max))
-    }
-
-    fn append(&mut self, handovers: &[Handover]) -> Result<usize, Closed> {
-        let wall_ms = self.wall_ms;
-        self.write(handovers, |store| store.append(handovers, wall_ms)).ok_or(Closed)
     }
 }
 
@@ -348,15 +338,16 @@ fn limits(settings: LinkDbSettings) -> Limits {
     Limits { events_max: settings.events_max, ..Limits::default() }
 }
 
-/// Handovers in memory while the database cannot be written.
+/// Entries in memory while the database cannot be written.
 const WAITING_MAX: usize = 4_096;
-/// The least time between two log lines about rejected records.
-const REFUSED_EVERY: Duration = Duration::from_secs(10);
+/// The log of waiting entries in the views.
+const WAITING: LogNumber = LogNumber(u32::MAX);
+/// Entries that wait to be deleted.
+const USELESS_MAX: usize = 65_536;
 /// Interval of retries after a failure.
 const RETRY: Duration = Duration::from_secs(10);
-/// Interval at which measurements are written, and how many wait.
-const PLACES_EVERY: Duration = Duration::from_secs(30);
-const PLACES_WAITING_MAX: usize = 16_384;
+/// Interval at which entries are counted on tracks that have become known.
+const REDERIVE_EVERY: Duration = Duration::from_secs(60);
 /// Interval of evictions by age. The first one comes when the clock should be set.
 const SWEEP_EVERY: Duration = Duration::from_secs(3_600);
 const SWEEP_FIRST: Duration = Duration::from_secs(600);

@@ -1,4 +1,4 @@
-//! A cloud's engine: forecasts for the downlink from the telemetry of gateways, and their handovers
+//! A cloud's engine: forecasts for the downlink from the telemetry of gateways, and their entries
 //! relayed to each other.
 //!
 //! A slow disk must not delay forecasts. So feed [`Engine::take`] and
@@ -11,20 +11,22 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use polyrail_model::{SessionKey, TripId};
+use polyrail_model::{Position, SessionKey, TripId};
 
 use super::buffered::BufferedStore;
-use super::cells::CellCache;
 use super::forecasts::CarrierForecasts;
-use super::lookahead::{outlook, sample};
-use super::{Engine, Input, LinkDbSettings, Output, TripState, WorkerState};
+use super::lookahead::outlook;
+use super::rates::RateRecorder;
+use super::{Engine, Input, LinkDbSettings, Output, TripState, WorkerState, forecaster};
+use crate::entry::{Entry, Link, Rates};
+use crate::forecast::Forecaster;
 use crate::position::TrainPosition;
-use crate::sync::{Share, Sync};
+use crate::sync::{Side, Sync, handovers};
 use crate::wire::{SyncMessage, Telemetry};
 
 pub(super) struct CloudEngine {
     store: BufferedStore,
-    cells: CellCache,
+    forecaster: Forecaster,
     settings: LinkDbSettings,
     sessions: BTreeMap<SessionKey, Gateway>,
     /// Timeouts of the sessions' synchronisation.
@@ -36,6 +38,8 @@ pub(super) struct CloudEngine {
     /// and gateways send them again.
     messages: VecDeque<(SessionKey, SyncMessage)>,
     dropped: u64,
+    /// Rates to be recorded; a few a second.
+    measured: Vec<Rates>,
     /// Sessions with new telemetry, whose outlooks are due.
     outlooks_due: BTreeSet<SessionKey>,
     forecast_at: Instant,
@@ -49,6 +53,7 @@ struct Gateway {
     /// Its entry in [`CloudEngine::due`].
     due: Option<Instant>,
     forecasts: CarrierForecasts,
+    rates: RateRecorder,
     trip: Option<(TripId, TrainPosition)>,
 }
 
@@ -62,11 +67,10 @@ impl Gateway {
 }
 
 impl CloudEngine {
-    pub(super) fn new(now: Instant, mut store: BufferedStore, settings: LinkDbSettings) -> Self {
-        let cells = CellCache::new(&mut store, settings.guard);
+    pub(super) fn new(now: Instant, store: BufferedStore, settings: LinkDbSettings) -> Self {
         Self {
             store,
-            cells,
+            forecaster: forecaster(settings.guard),
             settings,
             sessions: BTreeMap::new(),
             due: BTreeSet::new(),
@@ -74,6 +78,7 @@ impl CloudEngine {
             outputs: VecDeque::new(),
             messages: VecDeque::new(),
             dropped: 0,
+            measured: Vec::new(),
             outlooks_due: BTreeSet::new(),
             forecast_at: now,
             received: 0,
@@ -82,36 +87,38 @@ impl CloudEngine {
 
     fn begin(&mut self, now: Instant, session: SessionKey, name: String) {
         self.end(session);
-        let share = if self.settings.share { Share::All } else { Share::Own };
-        let mut sync = Sync::new(now, share);
-        sync.connected(now);
-        let forecasts = CarrierForecasts::default();
-        self.sessions.insert(session, Gateway { name, sync, due: None, forecasts, trip: None });
+        let sync = Sync::new(now, Side::Cloud { share: self.settings.share }, &name);
+        let (forecasts, rates) = (CarrierForecasts::default(), RateRecorder::new(Link::Down));
+        let gateway = Gateway { name, sync, due: None, forecasts, rates, trip: None };
+        self.sessions.insert(session, gateway);
         self.ready.insert(session);
     }
 
     fn end(&mut self, session: SessionKey) {
         self.ready.remove(&session);
         self.outlooks_due.remove(&session);
-        if let Some(Gateway { due: Some(at), .. }) = self.sessions.remove(&session) {
+        let Some(mut gateway) = self.sessions.remove(&session) else { return };
+        if let Some(at) = gateway.due {
             self.due.remove(&(at, session));
+        }
+        self.record(gateway.rates.take_all());
+    }
+
+    fn record(&mut self, rates: Vec<Rates>) {
+        for rates in rates {
+            self.store.record(Entry::Rates(rates));
         }
     }
 
     fn on_sync(&mut self, now: Instant, session: SessionKey, message: SyncMessage) {
         let Some(gateway) = self.sessions.get_mut(&session) else { return };
-        // If the database fails, the gateway sends the message again.
-        let fresh = gateway.sync.on_message(now, &mut self.store, message).unwrap_or_default();
+        let heard = self.store.hear(&mut gateway.sync, message);
         self.ready.insert(session);
-        if fresh.is_empty() {
-            return;
-        }
-        self.received += fresh.len() as u64;
+        self.received += handovers(&heard.appended.fresh);
+        let Some(log) = heard.log else { return };
         for (&other, gateway) in self.sessions.iter_mut().filter(|(other, _)| **other != session) {
-            let relayed = |any, handover| gateway.sync.relayed(now, handover) | any;
-            if fresh.iter().fold(false, relayed) {
-                schedule(&mut self.due, other, gateway);
-            }
+            gateway.sync.relayed(now, log);
+            schedule(&mut self.due, other, gateway);
         }
     }
 
@@ -137,15 +144,19 @@ impl CloudEngine {
             return gateway.forecasts.withdraw(session, report);
         }
         let train = gateway.trip_at(now).map(|(_, train)| train);
-        let forecaster = &mut self.cells.forecaster;
-        gateway.forecasts.update(now, session, forecaster, train.as_ref(), report);
+        let (forecaster, cells) = (&mut self.forecaster, self.store.views().cells());
+        let own = self.store.writer(&gateway.name);
+        let forecast = |train: &TrainPosition, carrier: &str, cell| {
+            forecaster.forecast(cells, own, now, train, carrier, cell)
+        };
+        gateway.forecasts.update(now, session, forecast, train.as_ref(), report);
     }
 
     fn update_outlooks(&mut self, now: Instant, session: SessionKey) {
         let Some(gateway) = self.sessions.get_mut(&session) else { return };
         if let Some((_, train)) = gateway.trip_at(now).filter(|_| self.settings.forecast) {
             let train = train.advanced(now);
-            let (store, outputs) = (&mut self.store, &mut self.outputs);
+            let (store, outputs) = (&self.store, &mut self.outputs);
             let outlook_of = |carrier: &str| outlook(now, store, carrier, &train);
             let report = |output| outputs.push_back(output);
             gateway.forecasts.update_outlooks(session, outlook_of, report);
@@ -170,16 +181,22 @@ impl Engine for CloudEngine {
                 }
             }
             Input::Measured { session, carrier, rate, srtt } => {
-                let gateway = self.sessions.get(&session);
-                if let Some((trip, train)) = gateway.and_then(|gateway| gateway.trip_at(now)) {
+                let Some(gateway) = self.sessions.get_mut(&session) else { return };
+                if let Some((trip, train)) = gateway.trip_at(now) {
                     let train = train.advanced(now);
-                    self.store.record_place(sample(&train, trip, carrier, rate, srtt));
+                    let position = Position::from_metres(train.metres);
+                    let spot = self.store.views().spot(train.route, position, train.direction);
+                    let rates = &mut gateway.rates;
+                    let complete = rates.record((&train, trip), spot, &carrier, rate, srtt);
+                    self.measured.extend(complete);
                 }
             }
             Input::Reload(settings) => {
+                if self.settings.guard != settings.guard {
+                    self.forecaster = forecaster(settings.guard);
+                }
                 self.settings = settings;
                 self.store.reload(settings);
-                self.cells.follow(&mut self.store, settings.guard);
                 self.forecast_at = now;
             }
             // Only gateways observe.
@@ -202,18 +219,22 @@ impl Engine for CloudEngine {
 
     fn write(&mut self, now: Instant, wall_ms: u64) -> bool {
         self.store.on_timeout(now, wall_ms);
+        let mut measured = std::mem::take(&mut self.measured);
+        for gateway in self.sessions.values_mut() {
+            measured.extend(gateway.rates.take_due(now));
+        }
+        self.record(measured);
         let sessions = std::mem::take(&mut self.outlooks_due);
         let mut any = !sessions.is_empty();
         sessions.into_iter().for_each(|session| self.update_outlooks(now, session));
         while let Some((session, message)) = self.messages.pop_front() {
             any = true;
-            let has_records = matches!(message, SyncMessage::Records(_));
+            let has_records = matches!(message, SyncMessage::Entries { .. });
             self.on_sync(now, session, message);
             if has_records {
                 break;
             }
         }
-        self.cells.follow(&mut self.store, self.settings.guard);
         any
     }
 
@@ -229,7 +250,7 @@ impl Engine for CloudEngine {
         }
         while let Some(&session) = self.ready.first() {
             if let Some(gateway) = self.sessions.get_mut(&session) {
-                if let Ok(Some((delivery, message))) = gateway.sync.poll(now, &self.store) {
+                if let Some((delivery, message)) = self.store.poll(&mut gateway.sync) {
                     return Some(Output::Sync { session, delivery, message });
                 }
                 schedule(&mut self.due, session, gateway);
@@ -247,6 +268,11 @@ impl Engine for CloudEngine {
 
     fn close(&mut self, _now: Instant, _wall_ms: u64) {
         // Gateways send pending messages again.
+        let mut measured = std::mem::take(&mut self.measured);
+        for gateway in self.sessions.values_mut() {
+            measured.extend(gateway.rates.take_all());
+        }
+        self.record(measured);
         self.store.close();
     }
 

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use polyrail_model::{CellId, LinkForecast, LinkOutlook, SessionKey};
 
 use super::{CarrierState, Output};
-use crate::forecast::Forecaster;
 use crate::position::TrainPosition;
 use crate::wire::CarrierTelemetry;
 
@@ -80,14 +79,14 @@ impl CarrierForecasts {
         &mut self,
         now: Instant,
         session: SessionKey,
-        forecaster: &mut Forecaster,
+        mut forecast: impl FnMut(&TrainPosition, &str, CellId) -> Option<LinkForecast>,
         train: Option<&TrainPosition>,
         mut report: impl FnMut(Output),
     ) {
         for (carrier, known) in &mut self.carriers {
             let fresh = now.saturating_duration_since(known.at) <= SERVING_FRESH;
             let forecast = match (known.cell.filter(|_| fresh), train) {
-                (Some(cell), Some(train)) => forecaster.forecast(now, train, carrier, cell),
+                (Some(cell), Some(train)) => forecast(train, carrier, cell),
                 (None, _) => known.reported.filter(|reported| reported.expires_at > now),
                 (_, None) => None,
             };

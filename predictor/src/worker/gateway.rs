@@ -2,27 +2,32 @@
 //!
 //! A slow disk must not delay forecasts. So feed [`Engine::take`] and
 //! [`Engine::on_timeout`], drain [`Engine::poll`], and then call
-//! [`Engine::write`]. A handover counts for forecasts at once; `write` stores it.
+//! [`Engine::write`]. `write` stores handovers, which
+//! count for forecasts from then on.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use polyrail_model::{Handover, Observation, RouteId, Serving, SessionKey};
+use polyrail_model::{Handover, Observation, Position, RouteId, Serving, SessionKey};
 
 use super::buffered::BufferedStore;
-use super::cells::CellCache;
 use super::forecasts::{CarrierForecasts, CellChange};
-use super::lookahead::{outlook, sample};
-use super::{Engine, Input, LinkDbSettings, Output, TripState, WorkerState};
+use super::lookahead::outlook;
+use super::rates::RateRecorder;
+use super::{Engine, Input, LinkDbSettings, Output, TripState, WorkerState, forecaster};
+use crate::entry::{Entry, Link, Rates, WriterNumber};
+use crate::forecast::Forecaster;
 use crate::pilot::{Pilot, PilotOutput};
-use crate::sync::{Share, Sync};
+use crate::position::{TRACKS_MAX, TrainPosition};
+use crate::sync::{Side, Sync, handovers};
 use crate::track::Track;
 use crate::wire::SyncMessage;
 
 pub(super) struct GatewayEngine {
     store: BufferedStore,
     pilot: Pilot,
-    cells: CellCache,
+    forecaster: Forecaster,
+    rates: RateRecorder,
     settings: LinkDbSettings,
     forecasts: CarrierForecasts,
     session: Option<(SessionKey, Sync)>,
@@ -42,9 +47,10 @@ pub(super) struct GatewayEngine {
 
 /// Work that waits for the disk.
 enum Write {
-    Handover(Handover),
-    /// An encoded track.
-    Track(RouteId, Vec<u8>),
+    /// A handover, or rates.
+    Entry(Entry),
+    /// A track that has changed.
+    Track(RouteId, Track),
     /// A message of the peer's database.
     Message(SessionKey, SyncMessage),
 }
@@ -52,17 +58,16 @@ enum Write {
 impl GatewayEngine {
     pub(super) fn new(
         now: Instant,
-        mut store: BufferedStore,
+        store: BufferedStore,
         settings: LinkDbSettings,
         seed: u64,
     ) -> Self {
-        let tracks = store.tracks().into_iter().filter_map(decoded);
-        let pilot = Pilot::new(seed, tracks);
-        let cells = CellCache::new(&mut store, settings.guard);
-        Self {
+        let pilot = Pilot::new(seed, store.views().own_tracks()).named(store.name());
+        let mut engine = Self {
             store,
             pilot,
-            cells,
+            forecaster: forecaster(settings.guard),
+            rates: RateRecorder::new(Link::Up),
             settings,
             forecasts: CarrierForecasts::default(),
             session: None,
@@ -74,6 +79,17 @@ impl GatewayEngine {
             report_at: now,
             recorded: 0,
             received: 0,
+        };
+        engine.offer_tracks();
+        engine
+    }
+
+    /// Shows the pilot the tracks of other writers.
+    fn offer_tracks(&mut self) {
+        if self.store.take_tracks_changed() {
+            for (route, track) in self.store.views().shared_tracks(TRACKS_MAX) {
+                self.pilot.offer(route, track);
+            }
         }
     }
 
@@ -96,15 +112,12 @@ impl GatewayEngine {
     fn drain_pilot(&mut self, now: Instant) {
         while let Some(output) = self.pilot.poll() {
             match output {
-                PilotOutput::Handover(handover) => {
+                PilotOutput::Handover(handover, spot) => {
                     let Handover { carrier, outcome, dark, .. } = &handover;
                     tracing::debug!(carrier, ?outcome, ?dark, "handover");
-                    self.cells.forecaster.add(&handover);
-                    self.postpone(now, Write::Handover(handover));
+                    self.postpone(now, Write::Entry(Entry::Handover(handover, spot)));
                 }
-                PilotOutput::Track(route, track) => {
-                    self.postpone(now, Write::Track(route, track.encode()));
-                }
+                PilotOutput::Track(route, track) => self.postpone(now, Write::Track(route, track)),
                 PilotOutput::TripBegan(trip, route) => {
                     tracing::info!(%trip, %route, "trip begins");
                 }
@@ -122,26 +135,40 @@ impl GatewayEngine {
     fn flush(&mut self, now: Instant) {
         while let Some(write) = self.writes.pop_front() {
             match write {
-                Write::Handover(handover) => {
-                    self.recorded += 1;
-                    self.store.record(&handover);
-                    if let Some((_, sync)) = &mut self.session {
-                        sync.added(now, &handover);
+                Write::Entry(entry) => self.record(now, entry),
+                Write::Track(route, track) => {
+                    for piece in self.store.views().changed_pieces(route, &track) {
+                        self.record(now, Entry::Track(piece));
                     }
                 }
-                Write::Track(route, track) => self.store.put_track(route, &track),
-                Write::Message(session, message) => self.on_sync(now, session, message),
+                Write::Message(session, message) => self.on_sync(session, message),
             }
+        }
+        self.offer_tracks();
+    }
+
+    /// Appends to the own log. A handover is sent at once.
+    fn record(&mut self, now: Instant, entry: Entry) {
+        let is_handover = matches!(entry, Entry::Handover(..));
+        self.recorded += u64::from(is_handover);
+        let log = self.store.record(entry);
+        if let (Some(log), Some((_, sync))) = (log, &mut self.session) {
+            if is_handover { sync.added(log) } else { sync.relayed(now, log) }
         }
     }
 
-    fn on_sync(&mut self, now: Instant, session: SessionKey, message: SyncMessage) {
+    fn on_sync(&mut self, session: SessionKey, message: SyncMessage) {
         let Some((_, sync)) = self.session.as_mut().filter(|(known, _)| *known == session) else {
             return;
         };
-        // If the database fails, the peer sends the message again.
-        let fresh = sync.on_message(now, &mut self.store, message).unwrap_or_default();
-        self.received += fresh.len() as u64;
+        let heard = self.store.hear(sync, message);
+        self.received += handovers(&heard.appended.fresh);
+    }
+
+    fn record_rates(&mut self, now: Instant, rates: Vec<Rates>) {
+        for rates in rates {
+            self.postpone(now, Write::Entry(Entry::Rates(rates)));
+        }
     }
 
     fn forecast(&mut self, now: Instant) {
@@ -151,15 +178,18 @@ impl GatewayEngine {
             return self.forecasts.withdraw(session, report);
         }
         let train = self.pilot.place(now);
-        let forecaster = &mut self.cells.forecaster;
-        self.forecasts.update(now, session, forecaster, train.as_ref(), report);
+        let (forecaster, cells) = (&mut self.forecaster, self.store.views().cells());
+        let forecast = |train: &TrainPosition, carrier: &str, cell| {
+            forecaster.forecast(cells, WriterNumber::OWN, now, train, carrier, cell)
+        };
+        self.forecasts.update(now, session, forecast, train.as_ref(), report);
     }
 
     fn update_outlooks(&mut self, now: Instant) {
         if let (Some((session, _)), Some(train)) = (&self.session, self.pilot.place(now))
             && self.settings.forecast
         {
-            let (store, outputs) = (&mut self.store, &mut self.outputs);
+            let (store, outputs) = (&self.store, &mut self.outputs);
             let outlook_of = |carrier: &str| outlook(now, store, carrier, &train);
             let report = |output| outputs.push_back(output);
             self.forecasts.update_outlooks(*session, outlook_of, report);
@@ -181,11 +211,9 @@ impl Engine for GatewayEngine {
         self.store.set_time(now, wall_ms);
         match input {
             Input::Observed(observation) => self.observe(now, wall_ms, observation),
-            Input::Up { session, .. } => {
+            Input::Up { session, peer } => {
                 self.forecasts.repeat();
-                let mut sync = Sync::new(now, Share::All);
-                sync.connected(now);
-                self.session = Some((session, sync));
+                self.session = Some((session, Sync::new(now, Side::Gateway, &peer)));
             }
             Input::Down(session) => {
                 self.session.take_if(|(known, _)| *known == session);
@@ -197,13 +225,19 @@ impl Engine for GatewayEngine {
                 if self.session.as_ref().is_some_and(|(known, _)| *known == session)
                     && let (Some(train), Some(trip)) = (self.pilot.place(now), self.pilot.trip())
                 {
-                    self.store.record_place(sample(&train, trip, carrier, rate, srtt));
+                    let position = Position::from_metres(train.metres);
+                    let spot = self.pilot.spot(train.route, position, train.direction);
+                    let rates = &mut self.rates;
+                    let complete = rates.record((&train, trip), spot, &carrier, rate, srtt);
+                    self.record_rates(now, complete.into_iter().collect());
                 }
             }
             Input::Reload(settings) => {
+                if self.settings.guard != settings.guard {
+                    self.forecaster = forecaster(settings.guard);
+                }
                 self.settings = settings;
                 self.store.reload(settings);
-                self.cells.follow(&mut self.store, settings.guard);
                 self.forecast(now);
             }
             // Only gateways send telemetry.
@@ -233,17 +267,18 @@ impl Engine for GatewayEngine {
         if std::mem::take(&mut self.outlooks_due) {
             self.update_outlooks(now);
         }
+        let due = self.rates.take_due(now);
+        self.record_rates(now, due);
         self.flush(now);
-        self.cells.follow(&mut self.store, self.settings.guard);
         true
     }
 
-    fn poll(&mut self, now: Instant) -> Option<Output> {
+    fn poll(&mut self, _now: Instant) -> Option<Output> {
         if let Some(output) = self.outputs.pop_front() {
             return Some(output);
         }
         let (session, sync) = self.session.as_mut()?;
-        let (delivery, message) = sync.poll(now, &self.store).ok()??;
+        let (delivery, message) = self.store.poll(sync)?;
         Some(Output::Sync { session: *session, delivery, message })
     }
 
@@ -258,6 +293,8 @@ impl Engine for GatewayEngine {
         self.pilot.advance(now, wall_ms);
         self.pilot.end_trip();
         self.drain_pilot(now);
+        let rates = self.rates.take_all();
+        self.record_rates(now, rates);
         self.flush(now);
         self.store.close();
     }
@@ -278,17 +315,6 @@ impl Engine for GatewayEngine {
             received: self.received,
             unrecorded: self.pilot.unrecorded(),
             ..WorkerState::default()
-        }
-    }
-}
-
-/// Decodes a stored track; none if it is unreadable.
-fn decoded((route, encoded): (RouteId, Vec<u8>)) -> Option<(RouteId, Track)> {
-    match Track::decode(&encoded) {
-        Ok(track) => Some((route, track)),
-        Err(error) => {
-            tracing::warn!(%route, %error, "skipped an unreadable track in LinkDB");
-            None
         }
     }
 }

@@ -1,31 +1,16 @@
-//! The rate map: recording rates per place, and the expected rates of the next seconds.
+//! The expected rates of the next seconds, from the rate map.
 
 use std::time::{Duration, Instant};
 
-use polyrail_model::{Bitrate, LinkOutlook, OutlookStep, Position, TripId};
+use polyrail_model::{Bitrate, LinkOutlook, OutlookStep};
 
 use super::buffered::BufferedStore;
 use crate::position::TrainPosition;
-use crate::store::PlaceSample;
-
-/// A measurement of a carrier at the train's position.
-pub(super) fn sample(
-    train: &TrainPosition,
-    trip: TripId,
-    carrier: String,
-    rate: Bitrate,
-    srtt: Duration,
-) -> PlaceSample {
-    let position = Position::from_metres(train.metres);
-    let (route, direction) = (train.route, train.direction);
-    let delay = Some(srtt / 2);
-    PlaceSample { carrier, route, direction, position, trip, rate: Some(rate), delay }
-}
 
 /// What earlier trips measured over the next seconds of travel.
 pub(super) fn outlook(
     now: Instant,
-    store: &mut BufferedStore,
+    store: &BufferedStore,
     carrier: &str,
     train: &TrainPosition,
 ) -> LinkOutlook {
@@ -40,7 +25,7 @@ pub(super) fn outlook(
 
 /// The expected rate and delay, each from the nearest place within 200 m that has it.
 fn usual(
-    store: &mut BufferedStore,
+    store: &BufferedStore,
     carrier: &str,
     train: &TrainPosition,
     metres: f64,

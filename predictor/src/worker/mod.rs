@@ -15,13 +15,13 @@
 //! A gateway's worker learns from observations, a cloud's from the messages of its gateways.
 
 mod buffered;
-mod cells;
 mod cloud;
 mod forecasts;
 mod gateway;
 mod handle;
 mod lookahead;
 mod options;
+mod rates;
 mod state;
 mod thread;
 
@@ -37,7 +37,12 @@ use std::time::{Duration, Instant};
 
 use polyrail_model::{Bitrate, Delivery, LinkForecast, LinkOutlook, Observation, SessionKey};
 
+use crate::forecast::{ForecastSettings, Forecaster};
 use crate::wire::{SyncMessage, Telemetry};
+
+fn forecaster(guard: bool) -> Forecaster {
+    Forecaster::new(ForecastSettings { guard, ..ForecastSettings::default() })
+}
 
 /// What the thread does, by role: sans-IO but for the database.
 trait Engine {
@@ -71,7 +76,7 @@ pub enum Input {
     Up {
         /// The session.
         session: SessionKey,
-        /// Name of the peer.
+        /// The name in the peer's certificate.
         peer: String,
     },
     /// A session has ended.

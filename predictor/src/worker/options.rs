@@ -9,6 +9,8 @@ use polyrail_model::NodeRole;
 pub struct Options {
     /// The role of its node.
     pub role: NodeRole,
+    /// The name in the node's certificate, under which it appends entries.
+    pub name: String,
     /// The database's file; without one the database lives in memory.
     pub path: Option<PathBuf>,
     /// What a reload may change.
@@ -22,9 +24,9 @@ pub struct Options {
 /// What a reload may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkDbSettings {
-    /// Maximum number of handovers in the database.
+    /// Maximum number of entries in the database.
     pub events_max: u64,
-    /// Handovers older than this are evicted; the cells' histories stay.
+    /// Handovers and rates older than this are evicted.
     pub retention: Duration,
     /// Whether the worker makes forecasts.
     pub forecast: bool,

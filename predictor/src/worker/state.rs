@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::detect::Unrecorded;
 use crate::position::TrainPosition;
 use crate::store::StoreStats;
+use crate::views::ViewSizes;
 
 /// The worker's state.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -50,12 +51,15 @@ pub struct StoreState {
     pub error: Option<String>,
     /// The damaged file that was set aside at the start.
     pub damaged: Option<String>,
-    /// Handovers that wait to be written.
+    /// Entries that wait to be written.
     pub waiting: usize,
-    /// Handovers that were dropped because the database could not be written for too long.
+    /// Entries that were dropped because the database could not be written for too long.
     pub lost: u64,
     /// Its contents.
     pub stats: Option<StoreStats>,
+    /// The sizes of its views.
+    #[serde(default)]
+    pub views: ViewSizes,
 }
 
 /// A trip under way.

@@ -157,7 +157,8 @@ impl Thread {
 fn engine(options: &Options) -> Box<dyn Engine> {
     let now = Instant::now();
     let (settings, seed) = (options.settings, options.seed);
-    let store = BufferedStore::open(now, options.path.clone(), settings);
+    let path = options.path.clone();
+    let store = BufferedStore::open(now, path, settings, options.role, &options.name);
     match options.role {
         NodeRole::Gateway => Box::new(GatewayEngine::new(now, store, settings, seed)),
         NodeRole::Cloud => Box::new(CloudEngine::new(now, store, settings)),

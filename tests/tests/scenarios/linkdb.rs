@@ -6,6 +6,7 @@ use polyrail_emulator::link::Blackout;
 use polyrail_model::{
     CellId, Delivery, Direction, Handover, HandoverOutcome, Position, RouteId, Speed, TripId,
 };
+use polyrail_predictor::entry::{Entry, LogId};
 use polyrail_predictor::wire::{CarrierTelemetry, SyncMessage, Telemetry};
 use polyrail_sim::world::{CarrierSpec, World};
 
@@ -57,8 +58,11 @@ fn srtt(world: &World, carrier: &str) -> Duration {
 fn received(world: &mut World) -> Vec<(Instant, Handover)> {
     let mut records = Vec::new();
     for (at, message) in world.take_ledger(CLOUD) {
-        let SyncMessage::Records(list) = message else { panic!("{message:?}") };
-        records.extend(list.into_iter().map(|record| (at, record)));
+        let SyncMessage::Entries { entries, .. } = message else { panic!("{message:?}") };
+        records.extend(entries.into_iter().filter_map(|(_, entry)| match entry {
+            Entry::Handover(record, _) => Some((at, record)),
+            _ => None,
+        }));
     }
     records
 }
@@ -89,7 +93,10 @@ impl Busy {
         let seen = handover(7, self.handovers);
         self.handovers += 1;
         let (from, round_trip) = (world.now(), srtt(world, live));
-        let message = SyncMessage::Records(vec![seen.clone()]);
+        let first = u64::from(seen.sequence);
+        let log = LogId { writer: "train".to_owned(), incarnation: 1 };
+        let entries = vec![(first, Entry::Handover(seen.clone(), None))];
+        let message = SyncMessage::Entries { log, floor: 0, first, end: first + 1, entries };
         world.send_ledger(GATEWAY, &message, Delivery::Urgent);
         let mut records = Vec::new();
         while records.is_empty() && world.now() < from + s(5) {

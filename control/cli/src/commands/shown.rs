@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use polyrail_admin::{
     ConnectionState, Demotion, LinkState, PathState, Reloaded, SessionState, SourceState, Status,
 };
+use polyrail_predictor::views::ViewSizes;
 use polyrail_predictor::worker::{TripState, Unrecorded, WorkerState};
 use serde::Deserialize;
 use serde_json::Value;
@@ -73,13 +74,10 @@ pub(super) fn linkdb(answer: &LinkDbAnswer, out: &mut dyn Write) -> io::Result<(
         writeln!(out, "damaged        {damaged}")?;
     }
     if let Some(stats) = &store.stats {
-        let (events, failures, trips) = (stats.events, stats.failures, stats.trips);
-        writeln!(out, "handovers      {events}, of these {failures} failed; trips: {trips}")?;
-        let (cells, known) = (stats.cells, stats.forecastable_cells);
-        writeln!(
-            out,
-            "cells          {cells}, of these {known} with failures on two trips or more"
-        )?;
+        let (entries, writers) = (stats.entries, stats.writers);
+        writeln!(out, "entries        {entries}, of {writers} writers")?;
+        let ViewSizes { cells, tracks, places } = store.views;
+        writeln!(out, "cells          {cells}; {tracks} tracks, {places} places")?;
     }
     let (recorded, received) = (state.recorded, state.received);
     writeln!(out, "since start    {recorded} recorded, {received} received")?;

@@ -7,48 +7,55 @@ use polyrail_emulator::results::{Goal, Report as Results, median};
 use polyrail_model::{
     CellId, Direction, Handover, HandoverOutcome, Position, RouteId, Speed, TripId,
 };
+use polyrail_predictor::entry::WriterNumber;
 use polyrail_predictor::forecast::evaluate::histories;
-use polyrail_predictor::forecast::{ForecastSettings, Forecaster, TrainPosition};
+use polyrail_predictor::forecast::{Forecaster, TrainPosition};
+use polyrail_predictor::views::Cells;
 
 use crate::dice::Dice;
 use crate::sim::metrics::quantile;
 
+/// The forecasts of one node.
+#[derive(Default)]
+struct Known {
+    forecaster: Forecaster,
+    cells: Cells,
+}
+
 /// Prints the time of forecasts for eight carriers with 10,000 cells, and the time of learning.
 pub fn judge(results: &mut Results) {
-    let mut forecaster = Forecaster::new(ForecastSettings::default());
+    let mut known = Known::default();
     let records = records();
     for (key, history) in histories(records.iter()) {
-        forecaster.learn(key, history);
+        known.cells.put(key, history);
     }
     let started = Instant::now();
-    forecaster.refresh();
+    known.forecaster.refresh(&known.cells);
     let pooled = started.elapsed().as_secs_f64() * 1e3;
     let mut told = 0_u64;
     // The first time each cell is fitted.
-    let fitting: Vec<f64> =
-        (0..CELLS).map(|cell| round(&mut forecaster, cell, &mut told)).collect();
-    let times: Vec<f64> =
-        (0..ROUNDS).map(|turn| round(&mut forecaster, turn * 7, &mut told)).collect();
+    let fitting: Vec<f64> = (0..CELLS).map(|cell| round(&mut known, cell, &mut told)).collect();
+    let times: Vec<f64> = (0..ROUNDS).map(|turn| round(&mut known, turn * 7, &mut told)).collect();
     let typical = median(&times);
     results.result("linkdb_forecast_8_carriers", typical, "us", Goal::AtMost(20.0), &[]);
     results.result("linkdb_forecast_8_carriers_p99", quantile(&times, 0.99), "us", Goal::None, &[]);
     let first = median(&fitting);
     results.result("linkdb_forecast_8_carriers_first", first, "us", Goal::None, &[]);
     results.result("linkdb_learn_10000_cells", pooled, "ms", Goal::None, &[]);
-    after_records(results, &mut forecaster, &mut told);
+    after_records(results, &mut known, &mut told);
     println!("  {told} forecasts of {} asked for", (CELLS + ROUNDS + MORE) * CARRIERS.len());
 }
 
 /// The same after a recorded handover: one cell is fitted again. After enough new records the
 /// parameters common to all cells are learned again, and with them all eight cells.
-fn after_records(results: &mut Results, forecaster: &mut Forecaster, told: &mut u64) {
+fn after_records(results: &mut Results, known: &mut Known, told: &mut u64) {
     let mut dice = Dice::new(2);
     let mut times = Vec::new();
     for turn in 0..MORE {
         let cell = turn * 7 % CELLS;
         let trip = TRIPS + (turn / 1_000) as u64;
-        forecaster.add(&handover(&mut dice, trip, cell, turn % CARRIERS.len(), turn as u32));
-        times.push(round(forecaster, cell, told));
+        known.cells.add(&handover(&mut dice, trip, cell, turn % CARRIERS.len(), turn as u32));
+        times.push(round(known, cell, told));
     }
     let typical = median(&times);
     let worst = times.iter().copied().fold(0.0, f64::max) / 1e3;
@@ -64,7 +71,7 @@ fn after_records(results: &mut Results, forecaster: &mut Forecaster, told: &mut 
 }
 
 /// Forecasts all carriers in a cell, and returns the time in microseconds.
-fn round(forecaster: &mut Forecaster, place: usize, told: &mut u64) -> f64 {
+fn round(known: &mut Known, place: usize, told: &mut u64) -> f64 {
     let (now, cell) = (Instant::now(), place % CELLS);
     let situation = TrainPosition {
         at: now,
@@ -76,7 +83,9 @@ fn round(forecaster: &mut Forecaster, place: usize, told: &mut u64) -> f64 {
     };
     let started = Instant::now();
     for carrier in CARRIERS {
-        let forecast = forecaster.forecast(now, &situation, carrier, CellId(cell as u64));
+        let (cells, own) = (&known.cells, WriterNumber::OWN);
+        let cell = CellId(cell as u64);
+        let forecast = known.forecaster.forecast(cells, own, now, &situation, carrier, cell);
         *told += u64::from(black_box(forecast).is_some());
     }
     started.elapsed().as_secs_f64() * 1e6

@@ -6,10 +6,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use polyrail_emulator::results::{Goal, Report as Results, median};
 use polyrail_model::{
-    CellId, Direction, Handover, HandoverOutcome, Position, RouteId, Rsrp, Speed, TripId,
+    CellId, Direction, Handover, HandoverOutcome, NodeRole, Position, RouteId, Rsrp, Speed, TripId,
 };
+use polyrail_predictor::entry::Entry;
 use polyrail_predictor::forecast::{ForecastSettings, Forecaster};
 use polyrail_predictor::store::{Limits, Store};
+use polyrail_predictor::views::Views;
 
 use crate::dice::Dice;
 
@@ -34,13 +36,17 @@ fn filled(results: &mut Results, path: &Path, events: u64) -> Result<()> {
     };
     let trips: Vec<u64> = (0..events / PER_TRIP).collect();
     for batch in trips.chunks(BATCH) {
-        let handovers: Vec<Handover> = batch.iter().flat_map(|number| trip(*number)).collect();
-        store.append(&handovers, now_ms)?;
+        let handovers = batch.iter().flat_map(|number| trip(*number)).map(entry);
+        let handovers: Vec<Entry> = handovers.collect();
+        store.append_own(&handovers, now_ms)?;
     }
     let mut appended = Vec::new();
     for one in trip(events / PER_TRIP) {
         let began = Instant::now();
-        ensure!(store.append(&[one], now_ms)?.fresh == 1, "a new handover was not accepted");
+        ensure!(
+            store.append_own(&[entry(one)], now_ms)?.fresh.len() == 1,
+            "a new handover was not accepted"
+        );
         appended.push(began.elapsed().as_secs_f64() * 1e3);
     }
     drop(store);
@@ -53,7 +59,7 @@ fn filled(results: &mut Results, path: &Path, events: u64) -> Result<()> {
     }
     let stats = Store::open(path, Limits::default())?.stats()?;
     // The oldest trips are evicted for the newest.
-    ensure!(stats.events + PER_TRIP >= events, "only {} handovers are kept", stats.events);
+    ensure!(stats.entries + PER_TRIP >= events, "only {} handovers are kept", stats.entries);
     let size_mb = std::fs::metadata(path)?.len() as f64 / 1e6;
     let at_most = |most| if events >= 1_000_000 { Goal::AtMost(most) } else { Goal::None };
     for (name, samples, goal) in [
@@ -63,21 +69,22 @@ fn filled(results: &mut Results, path: &Path, events: u64) -> Result<()> {
     ] {
         results.result(&format!("linkdb_store_{name}"), median(samples), "ms", goal, samples);
     }
-    results.result("linkdb_store_events", stats.events as f64, "", Goal::None, &[]);
+    results.result("linkdb_store_events", stats.entries as f64, "", Goal::None, &[]);
     results.result("linkdb_store_size", size_mb, "MB", at_most(SIZE_MB), &[]);
     Ok(())
 }
 
-/// What a daemon does after opening its database, in milliseconds: it learns from all cells.
+/// What a daemon does after opening its database, in milliseconds: it derives the views.
 fn begin(store: &Store) -> Result<f64> {
     let began = Instant::now();
-    let mut forecaster = Forecaster::new(ForecastSettings::default());
-    for (key, history) in store.cells_by_age()? {
-        forecaster.learn(key, history);
-    }
-    forecaster.refresh();
-    ensure!(!forecaster.is_empty(), "the database has no cells");
+    let (views, _) = Views::of_store(store, NodeRole::Gateway)?;
+    Forecaster::new(ForecastSettings::default()).refresh(views.cells());
+    ensure!(!views.cells().is_empty(), "the database has no cells");
     Ok(began.elapsed().as_secs_f64() * 1e3)
+}
+
+fn entry(handover: Handover) -> Entry {
+    Entry::Handover(handover, None)
 }
 
 fn handover(dice: &mut Dice, trip: u64, sequence: u64) -> Handover {

@@ -4,7 +4,7 @@ use polyrail_model::Handover;
 use serde::Serialize;
 
 use super::speed;
-use super::way::{Cells, Foreseen, Way};
+use super::way::{FittedCells, Foreseen, Way};
 use crate::forecast::cell::CellForecast;
 use crate::forecast::svm::Separability;
 
@@ -71,7 +71,7 @@ pub struct Counts {
 
 impl Told {
     /// Counts a handover by what its cell foresees on the way to it.
-    pub(super) fn count(&mut self, way: &Way, cells: &Cells) {
+    pub(super) fn count(&mut self, way: &Way, cells: &FittedCells) {
         let foreseen = way.foreseen(way.cell(cells), CellForecast::place);
         self.judge(way.handover, &foreseen);
     }

@@ -26,8 +26,9 @@ use super::cell::{CellForecast, SUPPORT};
 use super::pool::Pool;
 use super::settings::ForecastSettings;
 use super::svm::{self, Features};
+use crate::entry::WriterNumber;
 use crate::history::{CellHistory, CellKey};
-use way::{Cells, Foreseen, Way};
+use way::{FittedCells, Foreseen, Way};
 
 /// What is evaluated, and how.
 #[derive(Clone, Debug, PartialEq)]
@@ -104,7 +105,7 @@ pub fn evaluate_against(
 }
 
 /// A trip from the cells that were learned without it.
-fn judge(report: &mut Report, cells: &Cells, test: &[Way], random: &mut u64) {
+fn judge(report: &mut Report, cells: &FittedCells, test: &[Way], random: &mut u64) {
     let before = report.told.forecasts();
     let always = |one: &CellForecast, speed: f64| Some(one.best_place(speed));
     // Where a rejecter that is always on has a forecast.
@@ -162,12 +163,12 @@ pub fn histories<'a>(
 fn fitted<'a>(
     histories: &BTreeMap<&'a CellKey, CellHistory>,
     settings: &ForecastSettings,
-) -> Cells<'a> {
+) -> FittedCells<'a> {
     let pool = Pool::new(histories.iter().map(|(key, history)| (*key, history)));
     let cells = histories.iter().filter(|(_, history)| history.passages().len() > 0);
     let fitted = cells.map(|(key, history)| {
         let separable = !settings.guard || svm::is_separable(history);
-        (*key, CellForecast::fit(key, history, &pool, separable, settings))
+        (*key, CellForecast::fit(key, history, WriterNumber::OWN, &pool, separable, settings))
     });
     fitted.collect()
 }

@@ -6,6 +6,7 @@ use polyrail_model::{CellId, Direction, HandoverOutcome, Position, RouteId, Rsrp
 
 use super::*;
 use crate::forecast::{Forecaster, Rule, TrainPosition};
+use crate::views::Cells;
 
 fn handover(trip: u64, sequence: u32, metres: f64, fails: bool) -> Handover {
     Handover {
@@ -143,7 +144,10 @@ fn what_is_judged_is_what_a_forecaster_tells() {
     for direction in [Direction::Up, Direction::Down] {
         let records: Vec<Handover> = (0..24).flat_map(|trip| twice(direction, trip)).collect();
         let mut forecaster = Forecaster::new(ForecastSettings::default());
-        records.iter().for_each(|record| forecaster.add(record));
+        let (mut known, own) = (Cells::default(), WriterNumber::OWN);
+        for record in &records {
+            known.add(record);
+        }
         let histories = histories(records.iter());
         let cells = fitted(
             &histories.iter().map(|(key, history)| (key, history.clone())).collect(),
@@ -154,7 +158,7 @@ fn what_is_judged_is_what_a_forecaster_tells() {
             let route = RouteId(1);
             let situation =
                 TrainPosition { at: now, route, direction, metres, speed: 80.0, error: 5.0 };
-            forecaster.forecast(now, &situation, "a", CellId(0))
+            forecaster.forecast(&known, own, now, &situation, "a", CellId(0))
         };
         let told: Vec<_> = (0..2_400).map(&mut tell).collect();
         let (mut passed, mut quiet) = (0, 0);

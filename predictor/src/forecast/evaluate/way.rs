@@ -14,7 +14,7 @@ use crate::forecast::cell::CellForecast;
 use crate::history::CellKey;
 
 /// All cells that were learned, by what they foresee.
-pub(super) type Cells<'a> = BTreeMap<&'a CellKey, Vec<CellForecast>>;
+pub(super) type FittedCells<'a> = BTreeMap<&'a CellKey, Vec<CellForecast>>;
 
 /// A train's way through the cell that a handover leaves.
 #[derive(Clone, Copy, Debug)]
@@ -54,7 +54,7 @@ impl<'a> Way<'a> {
     }
 
     /// The forecasts of the cell, if it was learned.
-    pub fn cell<'c>(&self, cells: &'c Cells) -> &'c [CellForecast] {
+    pub fn cell<'c>(&self, cells: &'c FittedCells) -> &'c [CellForecast] {
         cells.get(&CellKey::of(self.handover)).map_or(&[], Vec::as_slice)
     }
 

@@ -1,10 +1,10 @@
 //! Forecasts as a train sees them that passes cells.
 
-use polyrail_model::{Direction, HandoverOutcome, RouteId, Speed, TripId};
+use polyrail_model::{Direction, Handover, HandoverOutcome, RouteId, Speed, TripId};
 
 use super::*;
 use crate::forecast::Rule;
-use crate::history::PASSAGES_MAX;
+use crate::history::CellHistory;
 
 const SPEED: f64 = 80.0;
 
@@ -36,10 +36,45 @@ fn handover(trip: u64, cell: u64, direction: Direction, metres: f64, fails: bool
     }
 }
 
+/// A forecaster and the cells of one node.
+struct Known {
+    forecaster: Forecaster,
+    cells: Cells,
+}
+
+impl Known {
+    fn new(settings: ForecastSettings) -> Self {
+        Self { forecaster: Forecaster::new(settings), cells: Cells::default() }
+    }
+
+    fn add(&mut self, handover: &Handover) {
+        self.cells.add(handover);
+    }
+
+    fn cell(&mut self, key: &CellKey) -> Option<&CellForecast> {
+        self.forecaster.cell(&self.cells, WriterNumber::OWN, key)
+    }
+
+    fn cell_in_force(&mut self, key: &CellKey, position: Position) -> Option<&CellForecast> {
+        self.forecaster.cell_in_force(&self.cells, WriterNumber::OWN, key, position)
+    }
+
+    fn forecast(
+        &mut self,
+        now: Instant,
+        situation: &TrainPosition,
+        carrier: &str,
+        cell: CellId,
+    ) -> Option<LinkForecast> {
+        let (cells, own) = (&self.cells, WriterNumber::OWN);
+        self.forecaster.forecast(cells, own, now, situation, carrier, cell)
+    }
+}
+
 /// Twenty trips: of cell 1 every fourth handover fails, late, at about 1,080 m along the way;
 /// cell 2 never fails.
-fn learned(direction: Direction, settings: ForecastSettings) -> Forecaster {
-    let mut forecaster = Forecaster::new(settings);
+fn learned(direction: Direction, settings: ForecastSettings) -> Known {
+    let mut forecaster = Known::new(settings);
     for trip in 0..20 {
         let fails = trip % 4 == 0;
         let along = 1_000.0 + 4.0 * trip as f64 + if fails { 60.0 } else { -20.0 };
@@ -67,7 +102,7 @@ fn a_failure_is_foreseen_in_both_directions() {
         let place = direction.sign() * cell.place(SPEED).unwrap().metres();
         assert!((900.0..1_070.0).contains(&place), "before the failures: {place}");
         let now = at(0.5);
-        let forecast = |forecaster: &mut Forecaster, along: f64, carrier: &str, cell: u64| {
+        let forecast = |forecaster: &mut Known, along: f64, carrier: &str, cell: u64| {
             forecaster.forecast(now, &situation(direction, along), carrier, CellId(cell))
         };
         let told = forecast(&mut forecaster, place - 400.0, "a", 1).unwrap();
@@ -144,7 +179,7 @@ fn slow_trains_are_forecast_where_their_time_is_known() {
 fn the_rule_of_the_paper_is_the_mean_of_two_failures_or_more() {
     let settings = ForecastSettings { rule: Rule::Mean, ..ForecastSettings::default() };
     for (failures, place) in [(0, None), (1, None), (2, Some(1_050.0)), (3, Some(1_100.0))] {
-        let mut forecaster = Forecaster::new(settings);
+        let mut forecaster = Known::new(settings);
         for trip in 0..6 {
             let metres = 1_000.0 + 100.0 * trip as f64;
             forecaster.add(&handover(trip, 1, Direction::Up, metres, trip < failures));
@@ -161,7 +196,7 @@ fn the_naive_rule_is_a_deviation_before_the_mean_of_all_handovers() {
     for (direction, failures) in
         [(Direction::Up, 1), (Direction::Up, 2), (Direction::Down, 2), (Direction::Down, 5)]
     {
-        let mut forecaster = Forecaster::new(settings);
+        let mut forecaster = Known::new(settings);
         for trip in 0..5 {
             let metres = direction.sign() * (1_000.0 + 100.0 * trip as f64);
             forecaster.add(&handover(trip, 1, direction, metres, trip < failures));
@@ -175,8 +210,8 @@ fn the_naive_rule_is_a_deviation_before_the_mean_of_all_handovers() {
 }
 
 /// A cell of such successes and failures, at metres along the way.
-fn cell_of(direction: Direction, successes: &[f64], failures: &[f64]) -> (Forecaster, CellKey) {
-    let mut forecaster = Forecaster::new(ForecastSettings::default());
+fn cell_of(direction: Direction, successes: &[f64], failures: &[f64]) -> (Known, CellKey) {
+    let mut forecaster = Known::new(ForecastSettings::default());
     let places = successes.iter().map(|one| (*one, false));
     let places = places.chain(failures.iter().map(|one| (*one, true)));
     for (trip, (along, fails)) in (0..).zip(places) {
@@ -263,6 +298,10 @@ fn a_cell_that_is_left_at_two_places_is_foreseen_at_the_one_ahead() {
     }
 }
 
+fn places_of(known: &mut Known, key: &CellKey) -> usize {
+    known.forecaster.fitted(&known.cells, WriterNumber::OWN, key).unwrap().all.len()
+}
+
 /// One place, however wide it is, stays one: of a normal distribution hardly any is split.
 #[test]
 fn one_wide_place_is_not_split() {
@@ -273,7 +312,7 @@ fn one_wide_place_is_not_split() {
         let count = [6, 12, 24, 128][cell as usize / 4 % 4];
         let metres: Vec<f64> = (0..count).map(|_| 5_000.0 + deviation * dice.normal()).collect();
         let (mut forecaster, key) = cell_of(Direction::Up, &metres, &[]);
-        split += u32::from(forecaster.fitted(&key).unwrap().len() > 1);
+        split += u32::from(places_of(&mut forecaster, &key) > 1);
     }
     println!("{split} of 1000 cells are split");
     assert!(split <= 2, "{split}");
@@ -293,32 +332,6 @@ fn a_cell_is_learned_anew_when_its_history_changes() {
     assert!(cell.place(SPEED).is_some());
 }
 
-/// As when its database was lost and begun anew: it keeps what it knew, as older.
-#[test]
-fn what_is_learned_comes_beside_what_is_known() {
-    let mut forecaster = learned(Direction::Up, ForecastSettings::default());
-    let key = CellKey::of(&handover(0, 2, Direction::Up, 0.0, false));
-    let known = forecaster.cell(&key).unwrap().passages();
-    let history = |trips: std::ops::Range<u64>| -> CellHistory {
-        let mut history = CellHistory::default();
-        for trip in trips {
-            history.add(&handover(trip, 2, Direction::Up, 2_050.0, true));
-        }
-        history
-    };
-    forecaster.learn(key.clone(), CellHistory::default());
-    assert_eq!(forecaster.cell(&key).unwrap().passages(), known);
-    for _ in 0..2 {
-        forecaster.learn(key.clone(), history(100..110));
-        let cell = forecaster.cell(&key).unwrap();
-        assert_eq!((cell.passages(), cell.failures()), (known + 10, 10), "each counts once");
-    }
-    // A full history pushes all out that is older.
-    let full = history(200..200 + PASSAGES_MAX as u64);
-    forecaster.learn(key.clone(), full.clone());
-    assert_eq!(forecaster.cells[&key].history, full);
-}
-
 /// The pool of a mature line: each history is full, and what comes pushes out what was.
 #[test]
 fn full_histories_make_the_pool_stale_as_well() {
@@ -330,36 +343,39 @@ fn full_histories_make_the_pool_stale_as_well() {
         }
         history
     };
-    let mut forecaster = Forecaster::new(ForecastSettings::default());
-    forecaster.learn(key.clone(), last(0..128));
-    forecaster.refresh();
+    let Known { mut forecaster, mut cells } = Known::new(ForecastSettings::default());
+    cells.put(key.clone(), last(0..128));
+    forecaster.refresh(&cells);
     let before = forecaster.pool.rates("a").expected(0, 0);
-    let stale = forecaster.until_stale as u64;
-    forecaster.learn(key.clone(), last(stale - 1..127 + stale));
-    assert_eq!(forecaster.until_stale, 1, "one more than those that were new");
-    forecaster.learn(key, last(128..256));
-    forecaster.refresh();
+    let stale = forecaster.stale_at - cells.changes();
+    cells.put(key.clone(), last(stale - 1..127 + stale));
+    assert_eq!(forecaster.stale_at - cells.changes(), 1, "one more than those that were new");
+    cells.put(key, last(128..256));
+    forecaster.refresh(&cells);
     assert!(forecaster.pool.rates("a").expected(0, 0) > before + 0.05);
-    assert_eq!(forecaster.until_stale, STALE_MIN, "as many as there are, not as there ever were");
+    let stale = forecaster.stale_at - cells.changes();
+    assert_eq!(stale, STALE_MIN, "as many as there are, not as there ever were");
 }
 
 #[test]
-fn more_cells_than_are_held_push_out_the_oldest() {
-    let mut forecaster = learned(Direction::Up, ForecastSettings::default());
+fn fits_used_longest_ago_are_dropped() {
+    let mut known = learned(Direction::Up, ForecastSettings::default());
     let situation = situation(Direction::Up, 900.0);
-    for cell in 0..CELLS_MAX as u64 + 500 {
-        forecaster.add(&handover(1, 10 + cell, Direction::Up, 5_000.0, false));
+    for cell in 0..FITS_MAX as u64 + 500 {
+        known.add(&handover(1, 10 + cell, Direction::Up, 5_000.0, false));
+    }
+    let key = |cell| CellKey::of(&handover(0, cell, Direction::Up, 0.0, false));
+    for cell in 0..FITS_MAX as u64 + 500 {
+        assert!(known.cell(&key(10 + cell)).is_some());
         if cell % 1_000 == 0 {
-            let told = forecaster.forecast(at(0.0), &situation, "a", CellId(1));
-            assert!(told.is_some(), "it is asked for now and then: {cell}");
+            let forecast = known.forecast(at(0.0), &situation, "a", CellId(1));
+            assert!(forecast.is_some(), "{cell}");
         }
     }
-    assert_eq!(forecaster.len(), CELLS_MAX);
-    let key = |cell| CellKey::of(&handover(0, cell, Direction::Up, 0.0, false));
-    assert!(forecaster.cell(&key(2)).is_none(), "never asked for again");
-    assert!(forecaster.cell(&key(10)).is_none(), "the first of the new ones");
-    assert!(forecaster.cell(&key(9 + CELLS_MAX as u64)).is_some());
-    assert!(!forecaster.is_empty());
+    let Forecaster { fits, touched, .. } = &known.forecaster;
+    assert_eq!((fits.len(), touched.len()), (FITS_MAX, FITS_MAX));
+    let is_kept = |cell| fits.contains_key(&(WriterNumber::OWN, key(cell)));
+    assert!(is_kept(1) && !is_kept(10) && is_kept(9 + FITS_MAX as u64));
 }
 
 /// Whatever a database holds, forecasts are sound and nothing panics.
@@ -372,7 +388,7 @@ fn any_history_makes_sound_forecasts() {
     proptest!(|(passages in passages, situation in situation, guard in any::<bool>())| {
         let (metres, speed, error) = situation;
         let settings = ForecastSettings { guard, ..ForecastSettings::default() };
-        let mut forecaster = Forecaster::new(settings);
+        let mut forecaster = Known::new(settings);
         for (cell, trip, decimetres, down, fails) in passages {
             let direction = if down { Direction::Down } else { Direction::Up };
             let position = Position { decimetres };
@@ -390,33 +406,4 @@ fn any_history_makes_sound_forecasts() {
             }
         }
     });
-}
-
-/// A gateway sees a trip that its clock makes old: the database knows where it stands.
-#[test]
-fn trips_stand_where_the_database_has_them() {
-    let one = |trip: u64, sequence: u32| Handover {
-        sequence,
-        ..handover(trip, 1, Direction::Up, 1_000.0, true)
-    };
-    let of = |all: &[(u64, u32)]| {
-        let mut history = CellHistory::default();
-        for (trip, sequence) in all {
-            history.add(&one(*trip, *sequence));
-        }
-        history
-    };
-    let key = CellKey::of(&one(1, 0));
-    let mut forecaster = Forecaster::default();
-    for (trip, sequence) in [(3, 5), (7, 0), (8, 0), (1, 0)] {
-        forecaster.add(&one(trip, sequence));
-    }
-    forecaster.learn(key.clone(), of(&[(1, 0), (8, 0), (3, 4)]));
-    let wanted = of(&[(7, 0), (1, 0), (8, 0), (3, 4), (3, 5)]);
-    assert_eq!(forecaster.cells[&key].history, wanted);
-    // What falls out of a full history of the database is not held in memory either.
-    let full: Vec<_> = (100..100 + PASSAGES_MAX as u64).map(|trip| (trip, 0)).collect();
-    forecaster.add(&one(9, 0));
-    forecaster.learn(key.clone(), of(&full));
-    assert_eq!(forecaster.cells[&key].history, of(&full));
 }

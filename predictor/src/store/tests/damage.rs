@@ -38,7 +38,7 @@ fn damaged_file_is_renamed_and_replaced() {
     ];
     for damage in damages {
         let mut store = Store::open(&path, Limits::default()).unwrap();
-        store.append(&events(1, 0..9, NOW), NOW).unwrap();
+        store.append_own(&entries(1, 9), NOW).unwrap();
         drop(store);
         let damaged = damage(fs::read(&path).unwrap());
         fs::write(&path, &damaged).unwrap();
@@ -46,14 +46,14 @@ fn damaged_file_is_renamed_and_replaced() {
         assert!(error.to_string().contains("is damaged"), "{error}");
         let (store, text) = Store::open_or_replace(&path, Limits::default()).unwrap();
         assert!(text.unwrap().contains("linkdb.redb.damaged"));
-        assert_eq!(store.stats().unwrap().events, 0);
+        assert_eq!(store.stats().unwrap().entries, 0);
         drop(store);
         assert_eq!(names(&folder), ["linkdb.redb", "linkdb.redb.damaged"]);
         assert_eq!(fs::read(folder.path().join("linkdb.redb.damaged")).unwrap(), damaged);
     }
     let database = Database::open(&path).unwrap();
     let writing = database.begin_write().unwrap();
-    assert!(writing.delete_table(TRIPS).unwrap());
+    assert!(writing.delete_table(ENTRIES).unwrap());
     writing.commit().unwrap();
     drop(database);
     let (_, text) = Store::open_or_replace(&path, Limits::default()).unwrap();
@@ -96,7 +96,15 @@ fn foreign_file_stays_as_it_is() {
     writing.open_table(META).unwrap().insert("format", FORMAT + 1).unwrap();
     writing.commit().unwrap();
     drop(database);
-    refused("has format 2, this program knows 1");
+    refused("has format 3, this program knows 2");
+
+    let database = Database::open(&path).unwrap();
+    let writing = database.begin_write().unwrap();
+    writing.open_table(META).unwrap().insert("format", 1).unwrap();
+    writing.commit().unwrap();
+    drop(database);
+    refused("has format 1, this program knows 2: export it with `polyrail linkdb export");
+    refused("import the export with `polyrail linkdb import`");
 
     fs::remove_file(&path).unwrap();
     fs::create_dir(&path).unwrap();

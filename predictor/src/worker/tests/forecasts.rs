@@ -1,7 +1,7 @@
 //! The forecasts and outlooks of both sides.
 
+use crate::entry::{Link, RateSample, Rates};
 use crate::position::TrainPosition;
-use crate::store::PlaceSample;
 use polyrail_model::{Direction, Position, TripId};
 
 use super::super::lookahead::outlook;
@@ -205,7 +205,7 @@ fn rates_of_a_trip_are_known_on_the_next_trip() {
 #[test]
 fn missing_values_come_from_the_nearest_place() {
     let now = Instant::now();
-    let mut store = BufferedStore::open(now, None, settings());
+    let mut store = train_store(now, None, settings());
     let (direction, speed) = (Direction::Up, 100.0);
     let place =
         TrainPosition { at: now, route: ROUTE, direction, metres: 1_060.0, speed, error: 4.0 };
@@ -214,17 +214,18 @@ fn missing_values_come_from_the_nearest_place() {
         let rate = mbps.map(|mbps| Bitrate::from_bps(mbps * 1_000_000));
         let delay = millis.map(Duration::from_millis);
         let (route, trip) = (ROUTE, TripId(1));
-        let sample = PlaceSample { carrier, route, direction, position, trip, rate, delay };
-        store.record_place(sample);
+        let samples = vec![RateSample { position, spot: None, rate, delay }];
+        let rates = Rates { trip, carrier, route, direction, link: Link::Up, samples };
+        store.record(Entry::Rates(rates));
     };
     record(850.0, Some(1), Some(10));
     record(1_050.0, None, Some(20));
     record(1_250.0, Some(3), None);
     record(1_550.0, Some(4), Some(40));
     store.on_timeout(now + Duration::from_secs(30), WALL_MS);
-    let mut reported = |metres: f64| -> Vec<(u64, u128)> {
+    let reported = |metres: f64| -> Vec<(u64, u128)> {
         let place = TrainPosition { metres, ..place };
-        let steps = outlook(now, &mut store, "a", &place).steps.into_iter();
+        let steps = outlook(now, &store, "a", &place).steps.into_iter();
         steps.map(|one| (one.rate.as_bps() / 1_000_000, one.delay.as_millis())).collect()
     };
     // At 1,060 m the next 200 m are nearer than the last, at 1,040 m the other way round.

@@ -4,6 +4,7 @@
 
 mod forecasts;
 mod peers;
+mod poisoning;
 mod store;
 mod thread;
 
@@ -11,10 +12,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use crate::entry::Entry;
 use crate::store::{Limits, Store, StoreError};
 use polyrail_model::{
-    Bitrate, CellId, Handover, Heard, LinkForecast, LinkOutlook, Observation, Odometer, RouteId,
-    Serving, SessionKey, Silence,
+    Bitrate, CellId, Handover, Heard, LinkForecast, LinkOutlook, NodeRole, Observation, Odometer,
+    RouteId, Serving, SessionKey, Silence,
 };
 
 use super::buffered::BufferedStore;
@@ -100,8 +102,8 @@ impl World {
         Self::new(
             now,
             1,
-            BufferedStore::open(now, None, settings),
-            BufferedStore::open(now, None, settings),
+            train_store(now, None, settings),
+            cloud_store(now, None, settings),
             settings,
         )
     }
@@ -109,8 +111,9 @@ impl World {
     /// A world with files in a folder.
     fn on_disk(folder: &Path, settings: LinkDbSettings) -> Self {
         let now = Instant::now();
-        let store = |name: &str| BufferedStore::open(now, Some(folder.join(name)), settings);
-        Self::new(now, 1, store("train"), store("ground"), settings)
+        let train = train_store(now, Some(folder.join("train")), settings);
+        let ground = cloud_store(now, Some(folder.join("ground")), settings);
+        Self::new(now, 1, train, ground, settings)
     }
 
     /// The seed decides the numbers of trips.
@@ -211,8 +214,7 @@ impl World {
             let Output::Sync { session, message, .. } = output else {
                 panic!("unexpected output of a cloud: {output:?}");
             };
-            assert_eq!(session, self.on_ground());
-            if self.session.is_some() {
+            if self.session.is_some() && session == self.on_ground() {
                 let session = self.on_train();
                 self.train.worker.take(now, self.wall_ms, Input::Sync { session, message });
             }
@@ -371,6 +373,24 @@ fn silence(at: Instant, since: Option<Instant>) -> Observation {
     Observation::Silence(Silence { at, carrier: "a".to_owned(), since, kept })
 }
 
+fn named_store(
+    now: Instant,
+    path: Option<PathBuf>,
+    settings: LinkDbSettings,
+    role: NodeRole,
+    name: &str,
+) -> BufferedStore {
+    BufferedStore::open(now, path, settings, role, name)
+}
+
+fn train_store(now: Instant, path: Option<PathBuf>, settings: LinkDbSettings) -> BufferedStore {
+    named_store(now, path, settings, NodeRole::Gateway, "train-7")
+}
+
+fn cloud_store(now: Instant, path: Option<PathBuf>, settings: LinkDbSettings) -> BufferedStore {
+    named_store(now, path, settings, NodeRole::Cloud, "cloud")
+}
+
 fn settings() -> LinkDbSettings {
     let retention = Duration::from_secs(365 * 86_400);
     LinkDbSettings { events_max: 1_000_000, retention, forecast: true, guard: false, share: true }
@@ -380,8 +400,10 @@ fn settings() -> LinkDbSettings {
 fn handovers(path: impl AsRef<Path>) -> BTreeMap<(u64, u32), Handover> {
     let store = Store::open(path, Limits::default()).unwrap();
     let mut all = BTreeMap::new();
-    let visited = store.visit(|handover| {
-        all.insert((handover.trip.0, handover.sequence), handover);
+    let visited = store.visit(|_, _, entry| {
+        if let Entry::Handover(handover, _) = entry {
+            all.insert((handover.trip.0, handover.sequence), handover);
+        }
         Ok::<_, StoreError>(())
     });
     visited.unwrap();
@@ -392,8 +414,8 @@ fn handovers(path: impl AsRef<Path>) -> BTreeMap<(u64, u32), Handover> {
 fn learned(folder: &Path, name: &str, trips: u64) -> PathBuf {
     let path = folder.join(name);
     let now = Instant::now();
-    let store = BufferedStore::open(now, Some(path.clone()), settings());
-    let nothing = BufferedStore::open(now, None, settings());
+    let store = named_store(now, Some(path.clone()), settings(), NodeRole::Gateway, name);
+    let nothing = cloud_store(now, None, settings());
     let mut world = World::new(now, 99, store, nothing, settings());
     world.ride_on(0..trips);
     world.close();

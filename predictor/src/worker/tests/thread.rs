@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::entry::LogId;
 use crate::wire::SyncMessage;
 use polyrail_model::{HandoverOutcome, NodeRole, Reported, TripId};
 
@@ -15,7 +16,8 @@ fn start(role: NodeRole, path: Option<PathBuf>) -> (Worker, Arc<AtomicUsize>) {
     let notify = Box::new(move || {
         counter.fetch_add(1, Ordering::Relaxed);
     });
-    let options = Options { role, path, settings: settings(), seed: 1, notify };
+    let name = if role == NodeRole::Gateway { "train-7" } else { "cloud" }.to_owned();
+    let options = Options { role, name, path, settings: settings(), seed: 1, notify };
     (Worker::start(options).unwrap(), notified)
 }
 
@@ -42,9 +44,14 @@ fn feeding_never_blocks_and_overflow_is_counted() {
     worker.feed(Input::Up { session, peer: "train-7".to_owned() });
     // Each of these is a transaction on the disk.
     for trip in 0..BUSY {
-        let records =
-            (0..12).map(|sequence| Handover { trip: TripId(trip), sequence, ..record.clone() });
-        let message = SyncMessage::Records(records.collect());
+        let log = LogId { writer: "train-7".to_owned(), incarnation: 1 };
+        let entries = (0..12).map(|sequence| {
+            let one = Handover { trip: TripId(trip), sequence, ..record.clone() };
+            (trip * 12 + u64::from(sequence), Entry::Handover(one, None))
+        });
+        let entries: Vec<_> = entries.collect();
+        let (first, end) = (trip * 12, trip * 12 + 12);
+        let message = SyncMessage::Entries { log, floor: 0, first, end, entries };
         worker.feed(Input::Sync { session, message });
     }
     // Its queue overflows while it writes; if feeding waited for the disk, none would be dropped.
@@ -55,7 +62,8 @@ fn feeding_never_blocks_and_overflow_is_counted() {
     let feeder = worker.feeder();
     let state = until(&feeder, |state| state.received == BUSY * 12);
     assert!((1..=100_000).contains(&state.inputs_dropped), "{}", state.inputs_dropped);
-    assert_eq!(state.store.stats.unwrap().events, BUSY * 12);
+    // Entries that their cell has dropped are deleted.
+    assert!(state.store.stats.unwrap().entries <= BUSY * 12);
     // Its outputs are not polled: those that overflow are counted.
     let mut outputs = 0;
     while worker.try_recv().is_some() {
@@ -63,7 +71,7 @@ fn feeding_never_blocks_and_overflow_is_counted() {
     }
     assert!(outputs > 0);
     drop(worker);
-    assert_eq!(handovers(&path).len() as u64, BUSY * 12, "it was closed");
+    assert!(handovers(&path).len() as u64 > BUSY, "it was closed");
     assert_eq!(feeder.state(), None);
 }
 
@@ -88,7 +96,7 @@ fn observations_are_recorded_and_the_data_plane_is_notified() {
         std::thread::sleep(Duration::from_millis(20));
     }
     let state = until(&feeder, |state| state.recorded == 4);
-    assert_eq!(state.store.stats.unwrap().events, 4);
+    assert_eq!(state.store.stats.unwrap().entries, 4);
     assert_eq!(state.trips[0].route.as_deref(), Some("7"));
     assert!(notified.load(Ordering::Relaxed) > 0);
     let outputs: Vec<Output> = std::iter::from_fn(|| worker.try_recv()).collect();

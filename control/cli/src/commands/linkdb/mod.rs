@@ -8,7 +8,7 @@
 
 mod plot;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -19,11 +19,14 @@ use anyhow::{Context, Result, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use polyrail_config::EVENTS_MAX;
-use polyrail_model::{Direction, RouteId};
+use polyrail_model::{Direction, NodeRole, RouteId, TripId};
+use polyrail_predictor::entry::{Entry, WriterNumber};
 use polyrail_predictor::exchange::{self, Coarsening, ExchangeError, Format};
 use polyrail_predictor::forecast::evaluate::{EvaluateSettings, evaluate};
-use polyrail_predictor::forecast::{ForecastSettings, Forecaster, Rule};
+use polyrail_predictor::forecast::{ForecastSettings, Forecaster, Rule, SUPPORT};
+use polyrail_predictor::history::{CellHistory, CellKey};
 use polyrail_predictor::store::{Limits, Store, StoreError, StoreStats};
+use polyrail_predictor::views::Views;
 use serde_json::json;
 
 use self::plot::Picture;
@@ -51,6 +54,14 @@ pub(crate) enum Command {
     Evaluate(Evaluate),
     /// Draw a track with its cells, failures and forecasts, as SVG
     Plot(Plot),
+    /// Remove all entries of a writer, here and in all databases that synchronise with this one
+    Purge {
+        #[command(flatten)]
+        database: Database,
+        /// The name in the writer's certificate
+        #[arg(long, value_name = "NAME")]
+        writer: String,
+    },
     /// Return unused space to the file system
     Compact {
         #[command(flatten)]
@@ -71,8 +82,8 @@ pub(crate) struct Database {
 /// The limit of a database that is written.
 #[derive(Args)]
 pub(crate) struct Bound {
-    /// Keep at most this many handovers, as `linkdb.events_max` of the configuration: the oldest
-    /// trips are evicted [default: no limit]
+    /// Keep at most this many entries, as `linkdb.events_max` of the configuration: the writer with
+    /// most loses its oldest trips [default: no limit]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(EVENTS_MAX))]
     events_max: Option<u64>,
 }
@@ -153,6 +164,7 @@ pub(crate) fn run(command: Command, out: &mut dyn Write) -> Result<bool> {
         Command::Import(arguments) => import(&arguments, out),
         Command::Evaluate(arguments) => judge(&arguments, out),
         Command::Plot(arguments) => draw(&arguments, out),
+        Command::Purge { database, writer } => purge(&database, &writer, out),
         Command::Compact { database, bound } => compact(&database, &bound, out),
     }
 }
@@ -195,40 +207,81 @@ impl Database {
     }
 }
 
+/// What the database says of cells, tracks and places.
+fn views(store: &Store) -> Result<Views> {
+    Ok(Views::of_store(store, NodeRole::Gateway)?.0)
+}
+
+/// Counts of handovers.
+#[derive(Default)]
+struct Counts {
+    handovers: u64,
+    failures: u64,
+    trips: BTreeSet<(u32, TripId)>,
+}
+
 fn stats(database: &Database, json: bool, out: &mut dyn Write) -> Result<bool> {
     let store = database.open()?;
     let stats = store.stats()?;
+    let mut counts = Counts::default();
+    store.visit(|writer, _, entry| {
+        if let Entry::Handover(handover, _) = entry {
+            counts.handovers += 1;
+            counts.failures += u64::from(handover.outcome.is_failure());
+            counts.trips.insert((writer.0, handover.trip));
+        }
+        Ok::<_, StoreError>(())
+    })?;
+    let Counts { handovers, failures, trips } = counts;
+    let views = views(&store)?;
+    let (sizes, trips) = (views.sizes(), trips.len());
     let mut routes: BTreeMap<RouteId, u64> = BTreeMap::new();
-    for (key, _) in store.cells_by_age()? {
+    let mut forecastable = 0;
+    for (key, history) in views.cells().iter() {
         *routes.entry(key.route).or_default() += 1;
+        forecastable += u64::from(history.trips_that_failed(|_| true) >= SUPPORT);
     }
+    let writers = store.writers();
     if json {
         let routes: Vec<_> = routes
             .iter()
             .map(|(route, cells)| json!({ "route": route.to_string(), "cells": cells }))
             .collect();
-        let all = json!({ "stats": stats, "routes": routes });
+        let writers: Vec<_> = writers
+            .iter()
+            .map(|(entries, name)| json!({ "writer": name, "entries": entries }))
+            .collect();
+        let all = json!({
+            "stats": stats, "views": sizes, "handovers": handovers, "failures": failures,
+            "trips": trips, "forecastable_cells": forecastable, "routes": routes,
+            "writers": writers,
+        });
         writeln!(out, "{all}")?;
         return Ok(true);
     }
-    let StoreStats {
-        events,
-        failures,
-        trips,
-        cells,
-        forecastable_cells,
-        tracks,
-        places,
-        file_bytes,
-        ..
-    } = stats;
-    writeln!(out, "{events} handovers, {failures} of them failed, on {trips} trips")?;
-    writeln!(out, "{cells} cells, {forecastable_cells} with failures on two trips or more")?;
-    writeln!(out, "{tracks} tracks, {places} places with rates and delays")?;
-    writeln!(out, "{file_bytes} bytes")?;
+    let StoreStats { entries, file_bytes, .. } = stats;
+    writeln!(out, "{handovers} handovers, {failures} of them failed, on {trips} trips")?;
+    writeln!(out, "{} cells, {forecastable} with failures on two trips or more", sizes.cells)?;
+    writeln!(out, "{} tracks, {} places with rates and delays", sizes.tracks, sizes.places)?;
+    writeln!(out, "{entries} entries, {file_bytes} bytes")?;
+    for (entries, name) in writers {
+        let name = if name.is_empty() { "(imported)" } else { &name };
+        writeln!(out, "writer {name}: {entries} entries")?;
+    }
     for (route, cells) in routes {
         writeln!(out, "route {route}: {cells} cells")?;
     }
+    Ok(true)
+}
+
+fn purge(database: &Database, writer: &str, out: &mut dyn Write) -> Result<bool> {
+    let mut store = database.open()?;
+    let (entries, logs) = store.purge(writer)?;
+    if logs == 0 {
+        let known: Vec<String> = store.writers().into_iter().map(|(_, name)| name).collect();
+        bail!("the database has no log of {writer:?}; its writers are: {}", known.join(", "));
+    }
+    writeln!(out, "{entries} entries of {writer} removed from {logs} logs")?;
     Ok(true)
 }
 
@@ -246,8 +299,8 @@ fn export(arguments: &Export, out: &mut dyn Write) -> Result<bool> {
     let name = path.display().to_string();
     let exported = exported.map_err(|error| arguments.database.named(error, &name))?;
     file.flush().context(name)?;
-    let exchange::Rows { handovers, cells, tracks, places, .. } = exported;
-    eprintln!("{handovers} handovers, {cells} cells, {tracks} tracks, {places} places");
+    let exchange::Rows { handovers, tracks, rates, .. } = exported;
+    eprintln!("{handovers} handovers, {tracks} pieces of tracks, {rates} entries with rates");
     Ok(true)
 }
 
@@ -274,11 +327,11 @@ fn import(arguments: &Import, out: &mut dyn Write) -> Result<bool> {
     let imported = imported.map_err(|error| {
         arguments.database.named(error, &format!("{name}: nothing was imported"))
     })?;
-    let exchange::Rows { handovers, known, cells, tracks, places } = imported;
+    let exchange::Rows { handovers, known, tracks, rates, skipped } = imported;
     writeln!(
         out,
-        "{handovers} handovers are new and {known} were known; {cells} cells, {tracks} tracks, \
-         {places} places"
+        "{handovers} handovers are new and {known} entries were known; {tracks} pieces of tracks, \
+         {rates} entries with rates; {skipped} lines skipped"
     )?;
     Ok(true)
 }
@@ -292,10 +345,9 @@ fn compact(database: &Database, bound: &Bound, out: &mut dyn Write) -> Result<bo
     store.compact()?;
     let after = store.stats()?;
     writeln!(out, "{} bytes before, {} after", before.file_bytes, after.file_bytes)?;
-    let fallen = before.trips.saturating_sub(after.trips);
-    if fallen > 0 {
-        let handovers = before.events.saturating_sub(after.events);
-        writeln!(out, "{fallen} trips evicted, with {handovers} handovers")?;
+    let evicted = before.entries.saturating_sub(after.entries);
+    if evicted > 0 {
+        writeln!(out, "{evicted} entries evicted")?;
     }
     Ok(true)
 }
@@ -303,8 +355,10 @@ fn compact(database: &Database, bound: &Bound, out: &mut dyn Write) -> Result<bo
 fn judge(arguments: &Evaluate, out: &mut dyn Write) -> Result<bool> {
     let store = arguments.database.open()?;
     let mut records = Vec::new();
-    store.visit(|handover| {
-        records.push(handover);
+    store.visit(|_, _, entry| {
+        if let Entry::Handover(handover, _) = entry {
+            records.push(handover);
+        }
         Ok::<_, StoreError>(())
     })?;
     let forecast = ForecastSettings {
@@ -325,7 +379,10 @@ fn judge(arguments: &Evaluate, out: &mut dyn Write) -> Result<bool> {
 }
 
 fn draw(arguments: &Plot, out: &mut dyn Write) -> Result<bool> {
-    let cells = arguments.database.open()?.cells_by_age()?;
+    let views = views(&arguments.database.open()?)?;
+    let known = views.cells();
+    let cells = known.iter().map(|(key, history)| (key.clone(), history.clone()));
+    let cells: Vec<(CellKey, CellHistory)> = cells.collect();
     let direction = if arguments.down { Direction::Down } else { Direction::Up };
     let mut counts: BTreeMap<RouteId, u64> = BTreeMap::new();
     for (key, _) in cells.iter().filter(|(key, _)| key.direction == direction) {
@@ -336,11 +393,11 @@ fn draw(arguments: &Plot, out: &mut dyn Write) -> Result<bool> {
     let route = arguments.route.or_else(most);
     let route = route.with_context(|| format!("the database knows no cells on the way {way}"))?;
     let mut forecaster = Forecaster::new(ForecastSettings::default());
-    for (key, history) in &cells {
-        forecaster.learn(key.clone(), history.clone());
-    }
     let picture = Picture::new(&cells, route, direction, |key| {
-        forecaster.cell(key)?.place(USUAL_SPEED).map(|place| place.metres())
+        forecaster
+            .cell(known, WriterNumber::OWN, key)?
+            .place(USUAL_SPEED)
+            .map(|place| place.metres())
     })?;
     let text = picture.draw()?;
     match &arguments.file {

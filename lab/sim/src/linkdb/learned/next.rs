@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use polyrail_emulator::rail::{CarrierProfile, Route, Speed, Trip};
 use polyrail_model::{CellId, Direction, Handover, LinkForecast, RouteId};
+use polyrail_predictor::entry::WriterNumber;
 use polyrail_predictor::forecast::{ForecastSettings, Forecaster, TrainPosition};
+use polyrail_predictor::views::Cells;
 
 use crate::dice::Dice;
 use crate::linkdb::records::{REPORT_MS, recorded};
@@ -50,7 +52,10 @@ impl Next {
     /// the position, and one whenever its modem reports another cell.
     fn forecasts(&self, begin: Instant, carrier: usize) -> Vec<(Duration, Option<LinkForecast>)> {
         let mut forecaster = Forecaster::new(ForecastSettings::default());
-        self.learned.iter().for_each(|handover| forecaster.add(handover));
+        let (mut cells, own) = (Cells::default(), WriterNumber::OWN);
+        for handover in self.learned.iter() {
+            cells.add(handover);
+        }
         let name = self.route.carriers[carrier].name;
         let mut last: Option<LinkForecast> = None;
         let one = |(after, cell): (Duration, Option<u32>)| {
@@ -64,7 +69,10 @@ impl Next {
                 error: GPS_ERROR,
             };
             last = match cell {
-                Some(cell) => forecaster.forecast(at, &situation, name, CellId(u64::from(cell))),
+                Some(cell) => {
+                    let cell = CellId(u64::from(cell));
+                    forecaster.forecast(&cells, own, at, &situation, name, cell)
+                }
                 // The forecast for the lost cell holds until it expires.
                 None => last.filter(|last| last.expires_at > at),
             };

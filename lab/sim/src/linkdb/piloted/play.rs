@@ -170,7 +170,7 @@ impl Tracks {
         let mut records = Vec::new();
         while let Some(output) = pilot.poll() {
             match output {
-                PilotOutput::Handover(record) => records.push(record),
+                PilotOutput::Handover(record, _) => records.push(record),
                 PilotOutput::Track(route, track) => {
                     self.0.retain(|(known, _)| *known != route);
                     self.0.extend(Track::decode(&track.encode()).ok().map(|track| (route, track)));

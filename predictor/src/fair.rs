@@ -1,0 +1,100 @@
+//! Fair eviction: a full collection drops what belongs to the writer that has most.
+//!
+//! So a writer that invents entries displaces its own, and nobody else's.
+
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+
+use crate::entry::WriterNumber;
+
+/// The first item of the writer that has most, from the writers of all items; of equal writers, the
+/// one with the highest number, so the node's own items last. `None` without items.
+pub(crate) fn crowded_out(writers: impl Iterator<Item = WriterNumber>) -> Option<usize> {
+    // A few writers, in most collections one.
+    let mut counts: Vec<(WriterNumber, usize, usize)> = Vec::new();
+    for (place, writer) in writers.enumerate() {
+        match counts.iter_mut().find(|(known, ..)| *known == writer) {
+            Some((_, count, _)) => *count += 1,
+            None => counts.push((writer, 1, place)),
+        }
+    }
+    let heaviest = counts.into_iter().max_by_key(|(writer, count, _)| (*count, *writer));
+    heaviest.map(|(_, _, first)| first)
+}
+
+/// Chooses `count` items to evict from a full collection. Each item comes with the only writer that
+/// supports it, if there is just one, and the number of its last write.
+///
+/// The other writer with most items that it alone supports loses the one written longest ago, again
+/// and again; then the node itself; then items of several writers go, the oldest first.
+pub(crate) fn victims<K>(
+    items: impl Iterator<Item = (Option<WriterNumber>, u64, K)>,
+    count: usize,
+) -> Vec<K> {
+    let mut by_writer: BTreeMap<Option<WriterNumber>, Vec<(u64, K)>> = BTreeMap::new();
+    for (sole, written, key) in items {
+        by_writer.entry(sole).or_default().push((written, key));
+    }
+    let sorted = |mut items: Vec<(u64, K)>| -> VecDeque<K> {
+        items.sort_by_key(|(written, _)| *written);
+        items.into_iter().map(|(_, key)| key).collect()
+    };
+    let shared = sorted(by_writer.remove(&None).unwrap_or_default());
+    let own = sorted(by_writer.remove(&Some(WriterNumber::OWN)).unwrap_or_default());
+    let mut others: Vec<VecDeque<K>> = by_writer.into_values().map(sorted).collect();
+    let mut heaviest: BinaryHeap<(usize, usize)> =
+        others.iter().enumerate().map(|(writer, items)| (items.len(), writer)).collect();
+    let mut gone = Vec::with_capacity(count);
+    while gone.len() < count
+        && let Some((_, writer)) = heaviest.pop()
+    {
+        gone.extend(others[writer].pop_front());
+        if !others[writer].is_empty() {
+            heaviest.push((others[writer].len(), writer));
+        }
+    }
+    let rest = own.into_iter().chain(shared);
+    gone.extend(rest.take(count.saturating_sub(gone.len())));
+    gone
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Numbers of items by writer, how many go, and which: writer and number.
+    type Case<'a> = (&'a [(Option<u32>, u64)], usize, &'a [(Option<u32>, u64)]);
+
+    #[test]
+    fn heaviest_other_writer_loses_its_oldest_first() {
+        let items = |counts: &[(Option<u32>, u64)]| -> Vec<_> {
+            let all = counts.iter().flat_map(|&(writer, count)| {
+                (0..count).map(move |at| (writer.map(WriterNumber), at, (writer, at)))
+            });
+            all.collect()
+        };
+        let cases: [Case<'_>; 4] = [
+            (&[(Some(0), 9), (Some(1), 2), (Some(2), 4)], 2, &[(Some(2), 0), (Some(2), 1)]),
+            (&[(Some(0), 9), (Some(1), 1)], 2, &[(Some(1), 0), (Some(0), 0)]),
+            (&[(None, 5), (Some(0), 1)], 2, &[(Some(0), 0), (None, 0)]),
+            (&[(None, 1)], 3, &[(None, 0)]),
+        ];
+        for (counts, count, gone) in cases {
+            assert_eq!(victims(items(counts).into_iter(), count), gone, "{counts:?}");
+        }
+    }
+
+    #[test]
+    fn item_of_the_heaviest_writer_is_crowded_out() {
+        let cases: [(&[u32], Option<usize>); 5] = [
+            (&[], None),
+            (&[0, 0, 0], Some(0)),
+            (&[0, 1, 1], Some(1)),
+            (&[0, 2, 1, 2, 1], Some(1)),
+            (&[0, 3], Some(1)),
+        ];
+        for (writers, wanted) in cases {
+            let writers = writers.iter().copied().map(WriterNumber);
+            assert_eq!(crowded_out(writers), wanted);
+        }
+    }
+}

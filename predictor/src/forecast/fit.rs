@@ -1,0 +1,68 @@
+//! The fit of a cell that several writers know.
+//!
+//! A forecast rests on more than one writer: it stands only if the cell's history without any
+//! single other writer forecasts as well. So one writer that invents failures creates no forecast
+//! on another node.
+
+use polyrail_model::Position;
+
+use super::cell::{CellForecast, SUPPORT};
+use super::pool::Pool;
+use super::settings::ForecastSettings;
+use super::svm;
+use crate::entry::WriterNumber;
+use crate::history::{CellHistory, CellKey};
+
+/// The forecasts of a cell for one node.
+#[derive(Clone, Debug)]
+pub(super) struct Fit {
+    /// From all writers.
+    pub all: Vec<CellForecast>,
+    /// From all but one of the other writers each; empty if `all` never forecasts.
+    without: Vec<Vec<CellForecast>>,
+}
+
+impl Fit {
+    /// Fits a cell for the node `own`. `separable`: the guard's verdict.
+    pub fn new(
+        key: &CellKey,
+        history: &CellHistory,
+        own: WriterNumber,
+        pool: &Pool,
+        separable: bool,
+        settings: &ForecastSettings,
+    ) -> Self {
+        let fit = |history: &CellHistory| {
+            let weighed = history.weighed(own);
+            CellForecast::fit(key, &weighed, own, pool, separable, settings)
+        };
+        let all = fit(history);
+        let mut without = Vec::new();
+        if all.iter().any(|one| one.failed_trips >= SUPPORT) {
+            let others = history.writers().into_iter().filter(|writer| *writer != own);
+            without.extend(others.map(|writer| fit(&history.without_writer(writer))));
+        }
+        Self { all, without }
+    }
+
+    /// The guard's verdict on a cell.
+    pub fn is_separable(history: &CellHistory, own: WriterNumber) -> bool {
+        svm::is_separable(&history.weighed(own))
+    }
+
+    /// The forecast in force for a train so far along at this speed, and its place.
+    ///
+    /// One writer that reports early failures would move the place so far back that the forecast
+    /// expires before the failure. So the place is no farther before that of the fit without any
+    /// single writer than the latter's tolerance.
+    pub fn place(&self, here: Position, speed: f64) -> Option<(&CellForecast, Position)> {
+        let cell = CellForecast::in_force(&self.all, here)?;
+        let mut along = cell.along_way(cell.place(speed)?);
+        for without in &self.without {
+            let one = CellForecast::in_force(without, here)?;
+            along = along.max(one.along_way(one.place(speed)?) - one.tolerance(speed));
+        }
+        // Rounding a rounded place does not change it.
+        Some((cell, cell.at(along)))
+    }
+}

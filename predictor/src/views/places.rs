@@ -1,0 +1,210 @@
+//! The rate map (Dong et al., III and IV): a carrier's rates and delays at a place on its last
+//! trips.
+//!
+//! "The past trip tells us more than the previous location on the current trip." A place is 100 m
+//! of track, for one carrier and direction. For each of the last [`PLACE_TRIPS_MAX`] trips it keeps
+//! the mean rate and the mean delay, so that a slow train counts no more than a fast one. No writer
+//! displaces or outweighs the others, as in a cell's history.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use polyrail_model::{Bitrate, Direction, Position, RouteId, TripId};
+
+use crate::entry::{EntryKey, RateSample, WriterNumber};
+use crate::fair::{crowded_out, victims};
+
+/// A hundred metres of track, for one carrier and direction.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PlaceKey {
+    /// The carrier.
+    pub carrier: String,
+    /// The track.
+    pub route: RouteId,
+    /// The direction of travel.
+    pub direction: Direction,
+    /// Hundreds of metres from the beginning of the track, rounded down.
+    pub hectometre: i32,
+}
+
+/// The expected rate and delay of a carrier at a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlaceEstimate {
+    /// The median of the trips' rates; none if no trip measured one.
+    pub rate: Option<Bitrate>,
+    /// The 0.1 quantile of the trips' delays, which excludes our own queues; none if no trip
+    /// measured one.
+    pub delay: Option<Duration>,
+}
+
+/// The rate map.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Places {
+    places: BTreeMap<PlaceKey, Place>,
+    writes: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Place {
+    /// The trips, oldest first; at most [`PLACE_TRIPS_MAX`].
+    visits: Vec<Visit>,
+    written: u64,
+}
+
+/// One trip of a writer at a place.
+#[derive(Clone, Copy, Debug)]
+struct Visit {
+    trip: TripId,
+    writer: WriterNumber,
+    /// Its last entry.
+    entry: EntryKey,
+    /// In bits per second.
+    rate: Mean,
+    /// In microseconds.
+    delay: Mean,
+}
+
+/// A running mean.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mean {
+    /// The number of values, up to [`SAMPLES_MAX`]; beyond it newer values weigh more.
+    samples: u16,
+    value: u64,
+}
+
+impl PlaceKey {
+    /// The place of a position.
+    pub fn of(carrier: &str, route: RouteId, direction: Direction, position: Position) -> Self {
+        let hectometre = position.decimetres.div_euclid(1000);
+        Self { carrier: carrier.to_owned(), route, direction, hectometre }
+    }
+}
+
+impl Places {
+    /// Adds a sample of a writer's trip. Known entries must not come again.
+    pub fn add(
+        &mut self,
+        key: PlaceKey,
+        writer: WriterNumber,
+        entry: EntryKey,
+        trip: TripId,
+        sample: &RateSample,
+    ) {
+        self.writes += 1;
+        let place = self.places.entry(key).or_default();
+        place.written = self.writes;
+        place.add(writer, entry, trip, sample);
+        if self.places.len() > PLACES_MAX {
+            self.evict();
+        }
+    }
+
+    /// The expected rate and delay at a place, for the node `own`.
+    pub fn estimate(&self, key: &PlaceKey, own: WriterNumber) -> Option<PlaceEstimate> {
+        self.places.get(key).map(|place| place.estimate(own))
+    }
+
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Removes the visits of entries.
+    pub fn forget(&mut self, gone: impl Fn(EntryKey) -> bool) {
+        self.places.retain(|_, place| {
+            place.visits.retain(|visit| !gone(visit.entry));
+            !place.visits.is_empty()
+        });
+    }
+
+    fn evict(&mut self) {
+        let count = PLACES_MAX / EVICTED;
+        let all = self.places.iter().map(|(key, place)| (place.sole_writer(), place.written, key));
+        let gone: Vec<PlaceKey> = victims(all, count).into_iter().cloned().collect();
+        for key in &gone {
+            self.places.remove(key);
+        }
+    }
+}
+
+impl Place {
+    fn add(&mut self, writer: WriterNumber, entry: EntryKey, trip: TripId, sample: &RateSample) {
+        let is_same = |one: &Visit| (one.writer, one.trip) == (writer, trip);
+        let at = self.visits.iter().position(is_same).unwrap_or_else(|| {
+            if self.visits.len() >= PLACE_TRIPS_MAX
+                && let Some(gone) = crowded_out(self.visits.iter().map(|one| one.writer))
+            {
+                self.visits.remove(gone);
+            }
+            let (rate, delay) = Default::default();
+            self.visits.push(Visit { trip, writer, entry, rate, delay });
+            self.visits.len() - 1
+        });
+        let visit = &mut self.visits[at];
+        visit.entry = entry;
+        if let Some(rate) = sample.rate {
+            visit.rate.add(rate.as_bps());
+        }
+        if let Some(delay) = sample.delay {
+            visit.delay.add(u64::try_from(delay.as_micros()).unwrap_or(u64::MAX));
+        }
+    }
+
+    fn sole_writer(&self) -> Option<WriterNumber> {
+        let first = self.visits.first()?.writer;
+        self.visits.iter().all(|one| one.writer == first).then_some(first)
+    }
+
+    fn estimate(&self, own: WriterNumber) -> PlaceEstimate {
+        let visits = self.weighed(own);
+        let rate = quantile(visits.iter().map(|visit| visit.rate), 50);
+        let delay = quantile(visits.iter().map(|visit| visit.delay), 10);
+        let (rate, delay) = (rate.map(Bitrate::from_bps), delay.map(Duration::from_micros));
+        PlaceEstimate { rate, delay }
+    }
+
+    /// The visits that count: of each other writer the newest, no more than the mean of the others'
+    /// counts.
+    fn weighed(&self, own: WriterNumber) -> Vec<Visit> {
+        let mut counts: BTreeMap<WriterNumber, usize> = BTreeMap::new();
+        self.visits.iter().for_each(|one| *counts.entry(one.writer).or_default() += 1);
+        let (all, others) = (self.visits.len(), counts.len().saturating_sub(1));
+        let mut left: BTreeMap<WriterNumber, usize> = counts
+            .into_iter()
+            .map(|(writer, count)| match others {
+                0 => (writer, count),
+                _ if writer == own => (writer, count),
+                _ => (writer, (all - count).div_ceil(others)),
+            })
+            .collect();
+        let counts = |one: &&Visit| {
+            let left = left.get_mut(&one.writer).filter(|left| **left > 0);
+            left.map(|left| *left -= 1).is_some()
+        };
+        self.visits.iter().rev().filter(counts).copied().collect()
+    }
+}
+
+impl Mean {
+    fn add(&mut self, value: u64) {
+        self.samples = (self.samples + 1).min(SAMPLES_MAX);
+        let step = (i128::from(value) - i128::from(self.value)) / i128::from(self.samples);
+        self.value = u64::try_from(i128::from(self.value) + step).unwrap_or(u64::MAX);
+    }
+}
+
+/// A quantile in percent, by the nearest rank.
+fn quantile(means: impl Iterator<Item = Mean>, percent: usize) -> Option<u64> {
+    let mut values: Vec<_> = means.filter(|mean| mean.samples > 0).map(|mean| mean.value).collect();
+    values.sort_unstable();
+    let rank = (values.len() * percent).div_ceil(100).saturating_sub(1);
+    values.get(rank).copied()
+}
+
+/// The most places: three carriers, both directions, 3,300 km.
+pub const PLACES_MAX: usize = 200_000;
+/// Trips of a place.
+pub const PLACE_TRIPS_MAX: usize = 32;
+/// A full map evicts this part of its capacity, because each eviction looks at all places.
+const EVICTED: usize = 64;
+/// A mean weighs no more than this many values.
+const SAMPLES_MAX: u16 = 1000;

@@ -1,0 +1,247 @@
+//! One forged writer against three honest ones.
+//!
+//! Three others support the forecast of a cell if each of them saw a failure there on two trips,
+//! and if a quarter of their handovers failed. No forged entry makes a forecast where there is none
+//! without it, and none removes the forecast of a supported cell. The place and the probability
+//! move within the bounds that this test states; it prints how far they do.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use polyrail_model::{CellId, HandoverOutcome, Position, TripId};
+
+use super::fleet::{CELLS, Train, Written, forecasts, line, name, place_of, views};
+use crate::entry::{Entry, Spot, TrackPiece, WriterNumber};
+use crate::forecast::Forecaster;
+use crate::simulated::{Dice, Line};
+use crate::views::{creator_hash, new_route};
+
+const FORGER: u32 = 4;
+/// By how much the forger moves a place (3 s at 80 m/s) and a probability.
+const METRES_MAX: f64 = 240.0;
+const PERMILLE_MAX: u16 = 250;
+
+/// Changes a handover of the forger.
+fn changed(
+    written: Written,
+    change: impl FnOnce(&mut polyrail_model::Handover, &mut Option<Spot>),
+) -> Written {
+    let (writer, key, entry) = written;
+    let Entry::Handover(mut handover, mut spot) = entry else { unreachable!() };
+    change(&mut handover, &mut spot);
+    (writer, key, Entry::Handover(handover, spot))
+}
+
+/// A handover of each cell on as many trips.
+fn everywhere(
+    forger: &mut Train,
+    line: &Line,
+    trips: u64,
+    fails: bool,
+    off: impl Fn(u64) -> f64,
+) -> Vec<Written> {
+    let mut dice = Dice::new(8);
+    let mut all = Vec::new();
+    for trip in 0..trips {
+        for cell in 1..=CELLS {
+            let metres = place_of(cell) + off(trip) + 5.0 * dice.normal();
+            all.push(forger.handover(line, trip, cell, metres, fails));
+        }
+    }
+    all
+}
+
+type Forgery = (&'static str, Vec<Written>);
+
+/// The forgeries by name.
+fn forgeries(line: &Line, honest: &[Train], real: &[Written]) -> Vec<Forgery> {
+    [many(line, honest), everywhere_at_once(line), others(line, honest, real)].concat()
+}
+
+/// Many entries.
+fn many(line: &Line, honest: &[Train]) -> Vec<Forgery> {
+    let new = || Train::new(FORGER, line);
+    let mut forger = new();
+    let mut all = Vec::new();
+    let invented = (0..50_000).map(|number| {
+        let metres = 1_500.0 + (number % 30_000) as f64;
+        let written = forger.handover(line, number % 100, CELLS + 1 + number / 2, metres, true);
+        changed(written, |handover, _| handover.route = honest[0].route)
+    });
+    all.push(("50,000 invented cells", invented.collect()));
+    let mut forger = new();
+    let tomorrow = (0..20_001).map(|trip| {
+        let cell = 1 + trip % CELLS;
+        let written = forger.handover(line, trip, cell, place_of(cell), trip % 2 == 0);
+        changed(written, |handover, _| handover.at_ms = 4_102_444_800_000)
+    });
+    all.push(("20,001 trips dated tomorrow", tomorrow.collect()));
+    all
+}
+
+/// Entries in every cell of the line.
+fn everywhere_at_once(line: &Line) -> Vec<Forgery> {
+    let new = || Train::new(FORGER, line);
+    let mut all = Vec::new();
+    all.push(("failures in every cell", everywhere(&mut new(), line, 128, true, |_| 0.0)));
+    for (name, off) in [
+        ("failures 100 m before", -100.0),
+        ("failures 150 m before", -150.0),
+        ("failures 200 m before", -200.0),
+        ("failures 300 m before", -300.0),
+        ("failures 500 m before", -500.0),
+        ("failures 150 m after", 150.0),
+    ] {
+        all.push((name, everywhere(&mut new(), line, 128, true, |_| off)));
+    }
+    let spread = |trip: u64| 10.0 * (trip % 60) as f64 - 300.0;
+    all.push(("failures all along", everywhere(&mut new(), line, 128, true, spread)));
+    all.push(("successes in every cell", everywhere(&mut new(), line, 128, false, |_| 0.0)));
+    all.push(("late successes", everywhere(&mut new(), line, 128, false, |_| 120.0)));
+    all.push(("successes all along", everywhere(&mut new(), line, 128, false, spread)));
+    all.push(("successes far before", everywhere(&mut new(), line, 128, false, |_| -700.0)));
+    all
+}
+
+/// Another writer's trips, tracks and places.
+fn others(line: &Line, honest: &[Train], real: &[Written]) -> Vec<Forgery> {
+    let new = || Train::new(FORGER, line);
+    let mut all = Vec::new();
+    let mut forger = new();
+    let copied = real.iter().filter_map(|(_, _, entry)| {
+        let Entry::Handover(handover, spot) = entry else { return None };
+        let mut handover = handover.clone();
+        handover.outcome = match handover.outcome {
+            HandoverOutcome::Success => HandoverOutcome::TypeIII,
+            _ => HandoverOutcome::Success,
+        };
+        Some(forger.write(Entry::Handover(handover, *spot)))
+    });
+    all.push(("another writer's trips", copied.collect()));
+    let mut forger = new();
+    let mut bent = Vec::new();
+    for train in honest {
+        for mut piece in train.track.pieces(train.route) {
+            piece.points.iter_mut().for_each(|point| point.latitude += 30_000);
+            bent.push(forger.write(Entry::Track(piece)));
+        }
+    }
+    all.push(("pieces of another's track", bent));
+    // Its own tracks, on top of the real one, with other metres.
+    let mut forger = new();
+    let mut tracks = Vec::new();
+    for number in 0..300 {
+        let route = new_route(creator_hash(&name(WriterNumber(FORGER))), number);
+        for piece in honest[0].track.pieces(route) {
+            let TrackPiece { route, mut points, piece } = piece;
+            for point in &mut points {
+                let share =
+                    point.position.metres().rem_euclid(TrackPiece::LENGTH) / TrackPiece::LENGTH;
+                let metres = (f64::from(piece) + share * share) * TrackPiece::LENGTH;
+                point.position = Position::from_metres(metres);
+            }
+            points.dedup_by_key(|point| point.position);
+            tracks.push(forger.write(Entry::Track(TrackPiece { route, piece, points })));
+        }
+    }
+    all.push(("300 tracks over the real one", tracks));
+    let mut forger = new();
+    let spots = (0..40).flat_map(|trip| (1..=CELLS).map(move |cell| (trip, cell)));
+    let spots = spots.map(|(trip, cell)| {
+        let written = forger.handover(line, trip, cell, place_of(cell), true);
+        changed(written, |handover, _| {
+            handover.position = Position { decimetres: i32::MAX };
+            handover.trip = TripId(trip);
+            handover.from = CellId(cell);
+        })
+    });
+    all.push(("spots of every cell", spots.collect()));
+    all
+}
+
+#[derive(Default, Debug)]
+struct Moved {
+    metres: f64,
+    permille: u16,
+    lost: usize,
+}
+
+#[test]
+fn one_forged_writer_neither_creates_nor_removes_forecasts_of_an_empty_train() {
+    check(0);
+}
+
+/// The node has two trips of its own.
+#[test]
+fn one_forged_writer_neither_creates_nor_removes_forecasts_of_a_train_with_records() {
+    check(2);
+}
+
+fn check(own_trips: usize) {
+    let line = line();
+    let mut trains: Vec<Train> = (0..4).map(|one| Train::new(one, &line)).collect();
+    let mut honest = Vec::new();
+    for train in &mut trains[1..] {
+        honest.extend(train.pieces());
+        honest.extend(train.trips(&line, 12));
+    }
+    let mut own = Vec::new();
+    if own_trips > 0 {
+        own.extend(trains[0].pieces());
+        own.extend(trains[0].trips(&line, own_trips));
+    }
+    let supported = supported(&honest);
+    assert!(supported.len() >= 6, "{supported:?}");
+    let mut worst = Moved::default();
+    let real = [own.clone(), honest.clone()].concat();
+    let before = told(&real, &line, &trains);
+    assert!(supported.iter().all(|cell| before.keys().any(|(_, known)| known == cell)));
+    for (name, forged) in forgeries(&line, &trains[1..], &honest) {
+        let after = told(&[real.clone(), forged].concat(), &line, &trains);
+        let mut moved = Moved::default();
+        for (at, (metres, permille)) in &before {
+            let Some((metres_after, permille_after)) = after.get(at) else {
+                assert!(!supported.contains(&at.1), "{name}: {at:?} is lost");
+                moved.lost += 1;
+                continue;
+            };
+            moved.metres = moved.metres.max((metres_after - metres).abs());
+            moved.permille = moved.permille.max(permille_after.abs_diff(*permille));
+        }
+        let new: Vec<_> = after.keys().filter(|at| !before.contains_key(at)).collect();
+        println!("{name}, {} own entries: {moved:?} of {}", own.len(), before.len());
+        assert!(new.is_empty(), "{name}: new forecasts {new:?}");
+        worst.metres = worst.metres.max(moved.metres);
+        worst.permille = worst.permille.max(moved.permille);
+    }
+    assert!(worst.metres <= METRES_MAX && worst.permille <= PERMILLE_MAX, "{worst:?}");
+}
+
+/// The forecasts on each track of a real train.
+fn told(entries: &[Written], line: &Line, trains: &[Train]) -> BTreeMap<(u32, u64), (f64, u16)> {
+    let views = views(entries);
+    let mut forecaster = Forecaster::default();
+    let mut all = BTreeMap::new();
+    for train in trains.iter().filter(|train| views.track(train.route).is_some()) {
+        let found = forecasts(&views, &mut forecaster, WriterNumber::OWN, line, train.route);
+        all.extend(found.into_iter().map(|(cell, one)| ((train.writer.0, cell), one)));
+    }
+    all
+}
+
+/// The cells that three others support.
+fn supported(honest: &[Written]) -> BTreeSet<u64> {
+    let mut counts: BTreeMap<u64, BTreeMap<WriterNumber, (u32, u32)>> = BTreeMap::new();
+    for (writer, _, entry) in honest {
+        let Entry::Handover(handover, _) = entry else { continue };
+        let cell = counts.entry(handover.from.0).or_default();
+        let (all, failed) = cell.entry(*writer).or_default();
+        *all += 1;
+        *failed += u32::from(handover.outcome.is_failure());
+    }
+    let is_supported = |writers: &BTreeMap<WriterNumber, (u32, u32)>| {
+        let all: u32 = writers.values().map(|(all, _)| all).sum();
+        let failed: u32 = writers.values().map(|(_, failed)| failed).sum();
+        writers.len() == 3 && writers.values().all(|(_, failed)| *failed >= 2) && 4 * failed >= all
+    };
+    counts.into_iter().filter(|(_, writers)| is_supported(writers)).map(|(cell, _)| cell).collect()
+}

@@ -1,0 +1,151 @@
+//! Whose pieces of a track count.
+
+use polyrail_model::{NodeRole, Position};
+
+use super::fleet::{Train, Written, line, name, views};
+use crate::entry::{Entry, TrackPiece, WriterNumber};
+use crate::track::Track;
+use crate::views::{TRACKS_MAX, Views, creator_hash, new_route};
+
+/// A train's track, moved north.
+fn moved(train: &mut Train, writer: u32, units: i32) -> Vec<Written> {
+    let pieces = train.track.pieces(train.route).into_iter();
+    let pieces = pieces.map(|mut piece| {
+        piece.points.iter_mut().for_each(|point| point.latitude += units);
+        piece
+    });
+    let all = pieces.map(|piece| (WriterNumber(writer), train.key(), Entry::Track(piece)));
+    all.collect()
+}
+
+fn north_of(views: &Views, train: &Train) -> f64 {
+    let track = views.track(train.route).unwrap();
+    let spot =
+        |track: &Track| track.spot(Position::from_metres(9_000.0), polyrail_model::Direction::Up);
+    f64::from(spot(track).unwrap().latitude - spot(&train.track).unwrap().latitude)
+}
+
+#[test]
+fn pieces_count_if_they_are_the_creators_or_the_nodes_own() {
+    let line = line();
+    let mut train = Train::new(2, &line);
+    let creators = train.pieces();
+    let (forged, own) = (moved(&mut train, 3, 9_000), moved(&mut train, 0, 500));
+    for (entries, north, why) in [
+        ([&creators[..], &forged], 0.0, "another writer's do not"),
+        ([&forged, &creators], 0.0, "whatever comes first"),
+        ([&creators, &own], 500.0, "the node's own win"),
+        ([&own, &creators], 500.0, "whatever comes first"),
+    ] {
+        let views = views(&entries.concat());
+        assert_eq!(north_of(&views, &train), north, "{why}");
+    }
+    assert!(views(&forged).track(train.route).is_none());
+}
+
+#[test]
+fn replaced_and_useless_pieces_are_reported() {
+    let line = line();
+    let mut train = Train::new(2, &line);
+    let mut views = Views::new(NodeRole::Cloud);
+    [2, 3].map(WriterNumber).iter().for_each(|writer| views.introduce(*writer, &name(*writer)));
+    let first = train.pieces();
+    for (writer, key, entry) in &first {
+        assert!(views.apply(*writer, *key, entry).is_empty());
+    }
+    let (second, forged) = (moved(&mut train, 2, 100), moved(&mut train, 3, 100));
+    for ((writer, key, entry), (_, before, _)) in second.iter().zip(&first) {
+        assert_eq!(views.apply(*writer, *key, entry), [*before], "the earlier version");
+        assert!(views.apply(*writer, *key, entry).is_empty(), "once more");
+    }
+    for (writer, key, entry) in first.iter().chain(&forged) {
+        assert_eq!(views.apply(*writer, *key, entry), [*key], "older, or another's");
+    }
+    let unknown = moved(&mut train, 7, 0);
+    let (_, key, entry) = &unknown[0];
+    assert!(views.apply(WriterNumber(7), *key, entry).is_empty(), "a writer without a name");
+    assert_eq!(north_of(&views, &train), 100.0);
+}
+
+#[test]
+fn pieces_make_the_same_track() {
+    let line = line();
+    let train = Train::new(1, &line);
+    let pieces = train.track.pieces(train.route);
+    assert!(pieces.len() >= 2 && pieces.iter().all(TrackPiece::is_valid));
+    let points = || pieces.iter().flat_map(|piece| &piece.points);
+    assert_eq!(Track::from_points(points()).as_ref(), Some(&train.track));
+    let some = Track::from_points(points().take(7)).unwrap();
+    assert_eq!(some.points(), 7);
+    assert_eq!(Track::from_points(points().take(1)), None);
+    // Without a middle part the longer rest is left.
+    let far = |one: &&crate::entry::TrackPoint| one.position.metres() < 2_000.0;
+    let mut jump = pieces.clone();
+    for point in jump.iter_mut().flat_map(|piece| &mut piece.points) {
+        point.latitude += if far(&&*point) { 20_000_000 } else { 0 };
+    }
+    let rest = Track::from_points(jump.iter().flat_map(|piece| &piece.points)).unwrap();
+    assert!(rest.ends().0 >= 2_000.0 && rest.ends().1 == train.track.ends().1);
+    let views = views(&Train::new(1, &line).pieces());
+    assert!(views.changed_pieces(train.route, &train.track).is_empty());
+    assert_eq!(views.changed_pieces(train.route, &rest).len(), 1, "the first one differs");
+}
+
+#[test]
+fn invalid_pieces_do_not_count() {
+    let line = line();
+    let train = Train::new(1, &line);
+    let valid = train.track.pieces(train.route).swap_remove(0);
+    let changes: [fn(&mut TrackPiece); 6] = [
+        |piece| piece.points.clear(),
+        |piece| piece.piece += 1,
+        |piece| piece.points[1].position = piece.points[0].position,
+        |piece| piece.points[1].weight = 0,
+        |piece| piece.points[1].latitude = i32::MAX,
+        |piece| piece.points = vec![piece.points[0]; TrackPiece::POINTS_MAX + 1],
+    ];
+    for change in changes {
+        let mut piece = valid.clone();
+        change(&mut piece);
+        assert!(!piece.is_valid(), "{:?}", piece.piece);
+    }
+}
+
+#[test]
+fn full_collection_of_tracks_evicts_the_heaviest_writers() {
+    let line = line();
+    let (train, own) = (Train::new(1, &line), Train::new(0, &line));
+    let piece = |writer: u32, number: u32, sequence: u64| {
+        let route = new_route(creator_hash(&name(WriterNumber(writer))), number);
+        let piece = TrackPiece { route, ..train.track.pieces(route).swap_remove(0) };
+        let log = crate::entry::LogNumber(writer);
+        (WriterNumber(writer), crate::entry::EntryKey { log, sequence }, Entry::Track(piece))
+    };
+    let mut entries: Vec<Written> = (0..20).map(|one| piece(0, one, one.into())).collect();
+    entries.extend((0..20).map(|one| piece(1, one, one.into())));
+    entries.extend((0..500).map(|one| piece(2, one, one.into())));
+    let views = views(&entries);
+    assert_eq!(views.sizes().tracks, TRACKS_MAX);
+    let held = |writer: u32, number: u32| views.track(piece(writer, number, 0).2.route()).is_some();
+    assert!((0..20).all(|one| held(0, one) && held(1, one)), "others keep theirs");
+    assert!((500 - 216..500).all(|one| held(2, one)), "and it keeps its newest");
+    assert_eq!(views.own_tracks().len(), 20);
+    // Of a few the others get their share as well.
+    let shared = views.shared_tracks(32);
+    let of = |writer| {
+        let creator = creator_hash(&name(WriterNumber(writer)));
+        shared.iter().filter(|(route, _)| crate::views::creator_of(*route) == creator).count()
+    };
+    assert_eq!((shared.len(), of(1), of(2)), (32, 16, 16));
+    assert_eq!(own.writer, WriterNumber::OWN);
+}
+
+impl Entry {
+    fn route(&self) -> polyrail_model::RouteId {
+        match self {
+            Self::Track(piece) => piece.route,
+            Self::Handover(handover, _) => handover.route,
+            Self::Rates(rates) => rates.route,
+        }
+    }
+}
