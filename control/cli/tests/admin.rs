@@ -238,7 +238,7 @@ fn operator_inspects_linkdb() {
     let text = daemon.fine("linkdb status");
     let database = format!("database       {}\n", path.display());
     for part in
-        [&database, "handovers      0", "forecasts      off", "trip of train-7: no position"]
+        [&database, "entries        0", "forecasts      off", "trip of train-7: no position"]
     {
         assert!(text.contains(part), "{text:?} lacks {part:?}");
     }
