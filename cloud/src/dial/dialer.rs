@@ -1,8 +1,8 @@
 //! All pending dials in one mio loop: the resolver, the races and their sockets.
 //!
-//! `admission` decides which dial begins next; a dial has at most one lookup, so the quotas of dials
-//! are those of lookups. `race` decides which address is tried next. The caller reports readiness of
-//! the dialer's tokens, wake-ups of the resolver's waker and timeouts, and then polls
+//! `admission` decides which dial begins next; a dial has at most one lookup, so the quotas of
+//! dials are those of lookups. `race` decides which address is tried next. The caller reports
+//! readiness of the dialer's tokens, wake-ups of the resolver's waker and timeouts, and then polls
 //! [`Dialer::poll_event`] until `None`.
 //!
 //! Invariants: a dial ends in exactly one event, unless it is cancelled; after that event no
