@@ -3,10 +3,10 @@
 //! Both sides run the same machine; `docs/protocol.md` has the rules. It knows no socket, thread or
 //! clock, and holds no entries: all else it reads from the [`Store`] when it is to be sent.
 //!
-//! Each side states its mark of each log. The sender then sends the entries above the
-//! mark, in order, at most [`FLIGHTS_MAX`] messages at once. The receiver ignores entries that
-//! begin above its mark, and answers each message with its mark. Unanswered messages are sent again, less
-//! and less often. Nothing else is kept: entries in order need no list of gaps.
+//! Each side states its mark of each log. The sender then sends the entries above the mark, in
+//! order, at most [`FLIGHTS_MAX`] messages at once. The receiver ignores entries that begin above
+//! its mark, and answers each message with its mark. Unanswered messages are sent again, less and
+//! less often. Nothing else is kept: entries in order need no list of gaps.
 //!
 //! A gateway offers its own logs. A cloud offers those of all other gateways, if it shares. A cloud
 //! accepts entries and floors of the session's writer only, a gateway all entries but its own, and
