@@ -2,8 +2,8 @@
 //!
 //! Each value begins with its kind, which changes with the encoding. Numbers are LEB128 varints in
 //! their shortest form, signed ones in zigzag order; random ids take eight bytes. Decoding is
-//! strict: it rejects trailing bytes, unknown kinds, overlong numbers and invalid values. Times
-//! are whole milliseconds.
+//! strict: it rejects trailing bytes, unknown kinds, overlong numbers and invalid values. Times are
+//! whole milliseconds.
 
 use std::time::Duration;
 
