@@ -26,7 +26,8 @@ const LISTENER_PATIENCE: Duration = Duration::from_secs(1);
 /// A train on its track: both daemons have a LinkDB, and the gateway receives telemetry.
 #[derive(Clone, Debug, Default)]
 pub struct Rail {
-    /// The initial records of gateway and cloud, as NDJSON for `polyrail linkdb import`.
+    /// The initial records of gateway and cloud, as NDJSON for `polyrail linkdb import`. Those of
+    /// [`records`] count as the daemon's own; a gateway's reach the cloud by replication.
     pub records: [String; 2],
     /// Telemetry lines, each with its time since the emulator's epoch. `World::train` sends more.
     pub telemetry: Vec<(Duration, String)>,
@@ -79,6 +80,19 @@ pub fn socket(lab: &Lab) -> PathBuf {
 pub fn records<'a>(records: impl IntoIterator<Item = Record<'a>>) -> String {
     let head = json!({ "linkdb": { "version": 1 } }).to_string();
     let lines = records.into_iter().map(|record| record.line().to_string());
+    std::iter::once(head).chain(lines).map(|line| line + "\n").collect()
+}
+
+/// The same as the log of another writer.
+pub fn records_of<'a>(writer: &str, records: impl IntoIterator<Item = Record<'a>>) -> String {
+    let head = json!({ "linkdb": { "version": 2 } }).to_string();
+    let lines = records.into_iter().enumerate().map(|(sequence, record)| {
+        let mut entry = record.line();
+        entry["writer"] = json!(writer);
+        entry["incarnation"] = json!("1");
+        entry["sequence"] = json!(sequence);
+        json!({ "entry": entry }).to_string()
+    });
     std::iter::once(head).chain(lines).map(|line| line + "\n").collect()
 }
 

@@ -114,7 +114,7 @@ fn ride(journey: &Journey, chain: &str, mode: &str, forecast: bool) -> Result<Se
         .cloud("scheduler.chain", chain)
         .gateway("linkdb.forecast", forecast)
         .cloud("linkdb.forecast", forecast)
-        .rail(Rail { records: [records.clone(), records], telemetry: line.telemetry(trip) });
+        .rail(Rail { records: [records, String::new()], telemetry: line.telemetry(trip) });
     for (name, carrier) in line.carriers().iter().zip(&trip.carriers) {
         plan = plan.medium(name, Medium::Course(Box::new(carrier.links.clone())));
     }

@@ -16,7 +16,8 @@ pub(super) const SPEED: f64 = 80.0;
 /// Alpha's handovers at these places have failed on all earlier trips.
 pub(super) const FIRST: f64 = 10_000.0;
 pub(super) const SECOND: f64 = 11_200.0;
-/// Failures on all earlier trips together.
+/// Handovers on all earlier trips together, and failures among them.
+pub(super) const HANDOVERS: u64 = TRIPS * (ALPHA.len() + BETA.len()) as u64;
 pub(super) const FAILURES: u64 = TRIPS * 2;
 /// Where alpha's cells end, and beta's.
 const ALPHA: [f64; 7] = [3_000.0, 5_500.0, 8_000.0, FIRST, SECOND, 14_000.0, 17_000.0];
