@@ -72,7 +72,7 @@ impl Attack {
     }
 
     fn flows(&self) -> u64 {
-        self.pair.cloud.status().sessions.iter().map(|session| session.flows as u64).sum()
+        self.pair.cloud.status().sessions.iter().map(|session| session.flows_held as u64).sum()
     }
 }
 

@@ -1,4 +1,5 @@
-//! The gateway has trips of its own and the cloud those of another train, and the links are cut during synchronisation.
+//! The gateway has trips of its own and the cloud those of another train. The links are cut during
+//! synchronisation.
 
 use std::time::{Duration, Instant};
 

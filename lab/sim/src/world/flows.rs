@@ -452,6 +452,16 @@ impl World {
                 self.nodes[side as usize].orphans += 1;
                 self.coverage.lost += 1;
             }
+            // The heaviest user sheds a flow on the side that is at its cap. The peer follows; its
+            // caller may not know the flow yet.
+            (ResetReason::Quota, state)
+                if !matches!(state, LegState::Aborted(ResetReason::Quota, _)) =>
+            {
+                let follows =
+                    matches!(state, LegState::Reset(ResetReason::Quota) | LegState::Unknown);
+                assert!(follows || self.is_full(side), "flow {flow} {side:?}: shed below the cap");
+                self.coverage.refused += 1;
+            }
             (_, LegState::Aborted(given, at)) => {
                 self.coverage.reset += 1;
                 assert_eq!(given, reason, "flow {flow} {side:?}: reset for another reason");
@@ -463,6 +473,12 @@ impl World {
             (ResetReason::Overload, LegState::Unknown) => self.coverage.refused += 1,
             (_, state) => panic!("flow {flow} {side:?}: unexpected reset ({reason}): {state:?}"),
         }
+    }
+
+    /// Whether a session of this side may have had all the flows that its settings permit. Some may
+    /// have ended since, in the same turn.
+    fn is_full(&self, side: Side) -> bool {
+        self.flows.len() >= self.nodes[side as usize].settings.flows_max
     }
 
     /// The process of one side has died, and its legs with it.
