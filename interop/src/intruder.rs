@@ -85,7 +85,6 @@ impl Intruder {
         let mut answer = [0; 4096];
         let length = tls.read(&mut answer).context("the answer to HELLO")?;
         anyhow::ensure!(length > 1 && answer[1] == 0x03, "the cloud does not welcome the intruder");
-        tls.sock.set_read_timeout(Some(GLANCE))?;
         Ok(Self { tls })
     }
 
@@ -94,12 +93,27 @@ impl Intruder {
     /// # Errors
     /// The cloud has closed the connection.
     pub fn send(&mut self, unit: &[u8]) -> Result<()> {
+        self.exchange(unit).map(drop)
+    }
+
+    /// Sends frames, and returns what the cloud has sent.
+    ///
+    /// # Errors
+    /// The cloud has closed the connection.
+    pub fn exchange(&mut self, unit: &[u8]) -> Result<Vec<u8>> {
         self.tls.write_all(unit)?;
-        match self.tls.read(&mut [0; 65_536]) {
+        let mut bytes = vec![0; 65_536];
+        self.tls.sock.set_nonblocking(true)?;
+        let read = self.tls.read(&mut bytes);
+        self.tls.sock.set_nonblocking(false)?;
+        let length = match read {
             Ok(0) => anyhow::bail!("the cloud has closed"),
-            Err(error) if error.kind() != std::io::ErrorKind::WouldBlock => Err(error.into()),
-            _ => Ok(()),
-        }
+            Ok(length) => length,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => 0,
+            Err(error) => return Err(error.into()),
+        };
+        bytes.truncate(length);
+        Ok(bytes)
     }
 }
 
@@ -122,6 +136,3 @@ pub fn put(out: &mut Vec<u8>, number: u64) {
         _ => out.extend_from_slice(&(number | 0xc000_0000_0000_0000).to_be_bytes()),
     }
 }
-
-/// How long a sender waits for what the cloud has sent.
-const GLANCE: Duration = Duration::from_micros(100);

@@ -175,6 +175,11 @@ pub fn export(programs: &Programs, database: &Path) -> Result<Vec<String>> {
     Ok(lines)
 }
 
+/// Removes a writer's entries from a database that no daemon has open.
+pub fn purge(programs: &Programs, writer: &str, database: &Path) -> Result<()> {
+    offline(programs, &format!("purge --writer {writer}"), &[database]).map(drop)
+}
+
 /// Runs a command of `polyrail linkdb` on a database and optionally a file.
 fn offline(programs: &Programs, arguments: &str, files: &[&Path]) -> Result<String> {
     let output = Command::new(programs.path("polyrail"))

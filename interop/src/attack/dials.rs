@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 use super::flood::Flood;
 use super::probe::{Probed, Way, probe};
-use super::train::SecondTrain;
+use super::train::OtherTrain;
 use super::{ATTACKER, OTHERS, add_passengers, address, wires};
 use crate::addresses::{Family, SERVER};
 use crate::bench::{Effort, in_world};
@@ -52,7 +52,7 @@ fn measure(world: &mut World, length: Duration) -> Result<[Seen; 2]> {
     add_passengers(world)?;
     serve_echo(&world.lab.server, SERVER.at(Family::V4, ECHO))?;
     silence(world)?;
-    let train = SecondTrain::start(world)?;
+    let train = OtherTrain::start(world, 2, None)?;
     let quiet = both(world, &train, length, None)?;
     let target = SERVER.at(Family::V4, SILENT);
     let flood = Flood::start(&world.lab.passenger, address(ATTACKER), target, RATE)?;
@@ -61,12 +61,7 @@ fn measure(world: &mut World, length: Duration) -> Result<[Seen; 2]> {
     Ok([quiet, attacked])
 }
 
-fn both(
-    world: &World,
-    train: &SecondTrain,
-    length: Duration,
-    flood: Option<Flood>,
-) -> Result<Seen> {
+fn both(world: &World, train: &OtherTrain, length: Duration, flood: Option<Flood>) -> Result<Seen> {
     let before = lines(world);
     let server = SERVER.at(Family::V4, ECHO);
     let passenger = &world.lab.passenger;

@@ -7,6 +7,7 @@ mod dials;
 mod flood;
 mod gateway;
 mod idle;
+mod poison;
 mod probe;
 mod restart;
 mod train;
@@ -31,6 +32,7 @@ pub const SUITE: Suite = Suite {
         ("idle", idle::run),
         ("unread", unread::run),
         ("gateway", gateway::run),
+        ("poison", poison::run),
         ("restart", restart::run),
     ],
 };

@@ -1,4 +1,6 @@
-//! A second gateway of the operator, which shares the cloud with the first one.
+//! Further gateways of the operator, which share the cloud with the first one.
+
+use std::path::PathBuf;
 
 use anyhow::Result;
 
@@ -9,30 +11,37 @@ use crate::world::World;
 
 use super::probe::Way;
 
-/// A second gateway, whose passengers use its SOCKS5 server.
+/// A further gateway, whose passengers use its SOCKS5 server.
 #[derive(Debug)]
-pub struct SecondTrain {
-    /// Dies with this value.
-    _process: Process,
+pub struct OtherTrain {
+    /// The daemon, which dies with this value.
+    pub process: Process,
     /// How its passengers reach servers.
     pub way: Way,
+    /// Its admin socket.
+    pub socket: PathBuf,
 }
 
-impl SecondTrain {
-    /// Starts it over the same carriers, and waits until a flow succeeds.
-    pub fn start(world: &mut World) -> Result<Self> {
-        const NAME: &str = "train-2";
-        world.keys.reissue(NAME, "gateway")?;
+impl OtherTrain {
+    /// Starts the gateway `train-NUMBER` over the same carriers, and waits until one is up.
+    /// `database` is the file of its LinkDB.
+    pub fn start(world: &World, number: u16, database: Option<&PathBuf>) -> Result<Self> {
+        let name = format!("train-{number}");
+        world.keys.reissue(&name, "gateway")?;
         let names: Vec<String> =
             world.carriers.iter().map(|carrier| carrier.name().to_owned()).collect();
         let mut file = Configuration::gateway(world.keys.folder(), &names);
-        let proxy = GATEWAY.at(Family::V4, PORT);
-        file.set("tls.certificate", key_file(world, NAME, "crt"));
-        file.set("tls.key", key_file(world, NAME, "key"));
+        let proxy = GATEWAY.at(Family::V4, PORT + number);
+        file.set("tls.certificate", key_file(world, &name, "crt"));
+        file.set("tls.key", key_file(world, &name, "key"));
         file.set("socks5.listen", strings([proxy]));
         file.set("socks5.reply", "dialed");
         let folder = world.lab.folder();
-        file.set("admin.socket", folder.join("train-2.sock").display().to_string());
+        let socket = folder.join(format!("{name}.sock"));
+        file.set("admin.socket", socket.display().to_string());
+        if let Some(database) = database {
+            file.set("linkdb.path", database.display().to_string());
+        }
         for key in ["mode", "session"] {
             if let Some(value) = world.configurations[0].get(key) {
                 file.set(key, value.clone());
@@ -40,15 +49,15 @@ impl SecondTrain {
         }
         file.remove("intercept");
         file.remove("dns");
-        let path = folder.join("train-2.toml");
+        let path = folder.join(format!("{name}.toml"));
         file.write(&path)?;
         let program = world.programs.path("polyrail-gateway");
-        let mut process = Program::new("second gateway", program, world.lab.log("train-2"))
+        let mut process = Program::new(&name, program, world.lab.log(&name))
             .arg("--config")
             .arg(&path)
             .start(&world.lab.gateway)?;
         process.wait_for_log("carrier up", std::time::Duration::from_secs(15))?;
-        Ok(Self { _process: process, way: Way::Proxy(proxy) })
+        Ok(Self { process, way: Way::Proxy(proxy), socket })
     }
 }
 
@@ -56,5 +65,5 @@ fn key_file(world: &World, name: &str, end: &str) -> String {
     world.keys.folder().join(format!("{name}.{end}")).display().to_string()
 }
 
-/// Its SOCKS5 port.
-const PORT: u16 = 1081;
+/// The SOCKS5 port of the gateway with the number 0.
+const PORT: u16 = 1_080;
