@@ -212,7 +212,7 @@ pub const ASIDE_MAX: usize = 128;
 
 /// Flows without credit that are examined after an event that may bring some: a passenger may have
 /// thousands, and a download causes thousands of events a second.
-pub const FED_AT_ONCE: usize = 16;
+pub const FED_AT_ONCE: usize = 4;
 
 /// A scheduler that lets a segment wait for a time is asked again no sooner than after this.
 pub const WAKE_APART: Duration = Duration::from_millis(1);

@@ -63,6 +63,8 @@ pub(crate) struct Flow {
 /// A flow's part of the shares of its user; maintained by the session's flow control.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Shares {
+    /// Bytes at the peer.
+    pub at_peer: u64,
     /// Bytes at the peer beyond the pace of its reader.
     pub withheld: u64,
     /// Bytes written and never sent.
