@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds the daemons of an earlier commit for the rows of version skew: PREVIOUS, default HEAD~1.
 #
-# They are in target/PROFILE/previous afterwards, with the commit's number in the file `commit`.
+# They are in target/PROFILE/previous afterwards, with the commit's number in the file `commit`
+# and, in `wire`, whether its golden vectors are those of this tree.
 # Sources and build have folders of their own below target/previous, because Cargo would take crates
 # of the other tree for its own. External crates are copied from this tree's build: run `make build`
 # first. Without the commit, as in a shallow clone, the file `skipped` has the reason, and the rows
@@ -22,7 +23,17 @@ if ! commit=$(git rev-parse --quiet --verify "$wanted^{commit}"); then
     echo "$wanted is not in this clone" | tee "$out/skipped"
     exit 0
 fi
+# Whether the golden vectors agree, and with them what both versions can exchange.
+wire() {
+    if git diff --quiet "$commit" -- session/vectors predictor/vectors; then
+        echo same
+    else
+        echo differs
+    fi >"$out/wire"
+}
+
 if [[ $(cat "$out/commit" 2>/dev/null) == "$commit" ]]; then
+    wire
     echo "the daemons of ${commit:0:12} are built"
     exit 0
 fi
@@ -56,4 +67,5 @@ if ! (cd "$sources" && CARGO_TARGET_DIR="$PWD/../build" cargo build --locked \
 fi
 mkdir -p "$out"
 for daemon in "${daemons[@]}"; do cp "$folder/$profile/$daemon" "$out/"; done
+wire
 echo "$commit" >"$out/commit"

@@ -32,8 +32,13 @@ pub struct Programs {
 /// The daemons of an earlier commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Previous {
-    /// Built from this commit.
-    Commit(String),
+    /// Built.
+    Built {
+        /// Their commit.
+        commit: String,
+        /// The golden vectors of the wire are those of this tree.
+        same_wire: bool,
+    },
     /// Not built for this reason.
     Skipped(String),
 }
@@ -91,7 +96,8 @@ impl Programs {
             return Ok(Previous::Skipped(reason.trim().to_owned()));
         }
         let commit = read("commit").context("no daemons of an earlier commit: `make previous`")?;
-        Ok(Previous::Commit(commit.trim().to_owned()))
+        let same_wire = read("wire").is_ok_and(|words| words.trim() == "same");
+        Ok(Previous::Built { commit: commit.trim().to_owned(), same_wire })
     }
 
     /// The paths of all of them and of their tools: what a guest needs for a world.

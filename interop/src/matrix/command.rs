@@ -62,8 +62,9 @@ pub fn measure(options: &Options) -> Result<()> {
     outcomes.into_iter().for_each(|outcome| summary.add(outcome));
     if !skew_rows.is_empty() {
         match Programs::find()?.previous()? {
-            Previous::Commit(commit) => {
+            Previous::Built { commit, same_wire } => {
                 println!("version skew: daemons of {commit}");
+                skew_rows.iter_mut().for_each(|row| row.same_wire = same_wire);
                 let outcomes = skew::run_all(&skew_rows, options.tolerance, 1, logs);
                 outcomes.into_iter().for_each(|outcome| summary.add(outcome));
             }

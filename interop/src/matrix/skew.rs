@@ -46,6 +46,8 @@ const LACKS: &str = "LinkDB exchanges nothing with it";
 pub struct SkewRow {
     row: Row,
     previous: Side,
+    /// Both versions have the same messages, so nothing may be missing.
+    pub same_wire: bool,
 }
 
 /// The rows: each side, mode and family, or two that have both sides, tunnel modes and families.
@@ -53,6 +55,7 @@ pub fn rows(all: bool) -> Vec<SkewRow> {
     let row = |previous, gateway, cloud, family| SkewRow {
         row: Row { gateway, cloud, family, faults: FAULTS.to_vec() },
         previous,
+        same_wire: false,
     };
     let (tls, quic) = ((GatewayMode::Tls, CloudMode::Tls), (GatewayMode::Quic, CloudMode::Quic));
     if !all {
@@ -131,6 +134,7 @@ impl SkewRow {
         let wanted = [0, usize::from(received == 0)];
         println!("{self}: {recorded} recorded, {received} received, lines {said:?}");
         ensure!(said == wanted, "{said:?} lines `{LACKS}`, wanted {wanted:?}; {received} received");
+        ensure!(!self.same_wire || received > 0, "the same messages, and no handover crosses");
         for daemon in [&mut world.gateway, &mut world.cloud] {
             let name = daemon.name().to_owned();
             ensure!(daemon.exit()?.is_none(), "the {name} has ended");
@@ -194,4 +198,23 @@ fn process(world: &World, side: Side) -> &crate::process::Process {
 
 fn lines_with(log: &str, words: &str) -> usize {
     log.lines().filter(|line| line.contains(words)).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn rows_have_each_side_mode_and_family_and_the_cover_both_sides_and_modes() {
+        let all: BTreeSet<String> = rows(true).iter().map(SkewRow::to_string).collect();
+        assert_eq!(all.len(), 2 * 3 * 2, "{all:?}");
+        let cover: Vec<String> = rows(false).iter().map(SkewRow::to_string).collect();
+        assert!(cover.iter().all(|line| all.contains(line)), "{cover:?}");
+        for words in ["quic x quic", "tls x tls", "gateway", "cloud", "IPv4", "IPv6"] {
+            assert_eq!(cover.iter().filter(|line| line.contains(words)).count(), 1, "{words}");
+        }
+        assert!(rows(true).iter().all(|row| row.row.victims() == Some(vec![0, 1])));
+    }
 }

@@ -33,11 +33,13 @@ fn modes_without_a_common_transport_are_refused_with_the_reason() -> Result<()> 
 
 #[test]
 fn daemons_of_an_earlier_commit_carry_flows_and_missing_features_are_logged_once() -> Result<()> {
-    match Programs::find()?.previous()? {
-        Previous::Commit(commit) => println!("daemons of {commit}"),
+    let (commit, same_wire) = match Programs::find()?.previous()? {
+        Previous::Built { commit, same_wire } => (commit, same_wire),
         Previous::Skipped(reason) => return privilege::skip_or_fail("previous-commit", &reason),
-    }
-    let rows = matrix::skew_rows(false);
+    };
+    println!("daemons of {commit}, same wire: {same_wire}");
+    let mut rows = matrix::skew_rows(false);
+    rows.iter_mut().for_each(|row| row.same_wire = same_wire);
     timed(SKEW_BOUND, || matrix::run_skew_rows(&rows, TOLERANCE, TOGETHER, None))
 }
 
