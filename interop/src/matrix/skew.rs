@@ -12,6 +12,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use crate::addresses::{Family, SERVER};
+use crate::admin;
 use crate::carrier;
 use crate::client;
 use crate::exchange::{Ending, Exchange, Verdicts};
@@ -140,7 +141,6 @@ impl SkewRow {
             ensure!(daemon.exit()?.is_none(), "the {name} has ended");
             let log = daemon.log();
             let warnings = lines_with(&log, " WARN ") + lines_with(&log, " ERROR ");
-            println!("{self}: {warnings} warnings of the {name}");
             ensure!(warnings <= WARNINGS_MAX, "{warnings} warnings of the {name}");
             ensure!(!log.contains("panicked"), "a panic of the {name}");
         }
@@ -175,8 +175,10 @@ fn upload(world: &World, family: Family) -> Result<()> {
 
 /// The handovers that the gateway recorded, and those that the cloud received.
 fn handovers(world: &World) -> Result<[u64; 2]> {
-    let count = |side, key: &str| -> Result<u64> {
-        world.linkdb(side)?[key].as_u64().with_context(|| format!("no `{key}`"))
+    // The command refuses the state of another version's daemon.
+    let count = |side: Side, key: &str| -> Result<u64> {
+        let state = admin::get(&side.admin_socket(&world.lab), "/v1/linkdb")?;
+        state[key].as_u64().with_context(|| format!("no `{key}`: {state}"))
     };
     Ok([count(Side::Gateway, "recorded")?, count(Side::Cloud, "received")?])
 }
