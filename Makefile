@@ -34,7 +34,7 @@ release: ## the programs to install
 	$(CARGO) build --locked --release -p polyrail-cloud
 	$(CARGO) build --locked --release -p polyrail-cli
 
-previous: build ## the daemons of an earlier commit, for the rows of version skew; PREVIOUS=REVISION
+previous: build ## the daemons of the previous commit, for rows of version skew; PREVIOUS=REVISION
 	@scripts/previous.sh
 
 test: setup build previous ## run all tests (as root: those in network namespaces too)

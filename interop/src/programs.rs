@@ -1,8 +1,8 @@
 //! Where the programs under test are.
 //!
 //! `make build` puts them into the folder of the current executable's profile. Tests run in its
-//! subfolder `deps`. `POLYRAIL_BIN_DIR` names another folder. `make previous` puts the daemons of an
-//! earlier commit into the subfolder `previous`.
+//! subfolder `deps`. `POLYRAIL_BIN_DIR` names another folder. `make previous` puts the daemons of
+//! an earlier commit into the subfolder `previous`.
 
 use std::path::{Path, PathBuf};
 

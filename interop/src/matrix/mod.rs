@@ -10,6 +10,7 @@ mod command;
 mod cover;
 mod endless;
 mod fault;
+mod parallel;
 mod row;
 mod skew;
 mod summary;

@@ -20,7 +20,7 @@ use crate::lab::Side;
 use crate::linkdb::Rail;
 use crate::world::World;
 
-use super::command::run_each;
+use super::parallel::run_each;
 use super::row::{self, RowResult};
 use super::target::{IN_USE_BYTES, RATE_MBIT_S};
 use super::{CloudMode, Fault, GatewayMode, Row};
