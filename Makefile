@@ -74,7 +74,7 @@ random-million: ## a million random worlds; POLYRAIL_FIRST=n sets the first seed
 demo: setup build ## a download over two carriers, one of which fails; MODE=quic, tls or auto
 	target/$(PROFILE)/polyrail-lab demo --mode $(MODE)
 
-matrix: setup build previous ## every mode, family and fault; takes an hour; ROWS=--cover: those of CI
+matrix: setup build previous ## every mode, family and fault; an hour; ROWS=--cover: those of CI
 	target/$(PROFILE)/polyrail-lab matrix $(ROWS)
 
 bench: setup ## the measured figures, as RESULT lines (release build; takes a while)
