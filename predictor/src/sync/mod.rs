@@ -73,7 +73,8 @@ pub struct Sync {
     wait: Duration,
     /// The log to which an entry was just appended.
     urgent: Option<LogNumber>,
-    warned: bool,
+    /// The peer's version replicates in another way: nothing is exchanged in this session.
+    is_older: bool,
     refused: u64,
 }
 
@@ -116,7 +117,7 @@ impl Sync {
             resend_at: now,
             wait: RETRY,
             urgent: None,
-            warned: false,
+            is_older: false,
             refused: 0,
         }
     }
@@ -153,6 +154,9 @@ impl Sync {
         message: SyncMessage,
     ) -> Result<Heard, StoreError> {
         let mut heard = Heard::default();
+        if self.is_older {
+            return Ok(heard);
+        }
         match message {
             SyncMessage::Marks { end, heard: confirmed, marks } => {
                 self.confirmed |= confirmed;
@@ -185,12 +189,11 @@ impl Sync {
                 self.answer(log);
             }
             SyncMessage::Older => {
-                if !std::mem::replace(&mut self.warned, true) {
-                    tracing::warn!(
-                        peer = self.peer,
-                        "the peer's version is too old: LinkDB exchanges nothing with it"
-                    );
-                }
+                self.is_older = true;
+                tracing::warn!(
+                    peer = self.peer,
+                    "the peer's version is too old: LinkDB exchanges nothing with it"
+                );
             }
         }
         Ok(heard)
@@ -243,6 +246,9 @@ impl Sync {
         now: Instant,
         store: &Store,
     ) -> Result<Option<(Delivery, SyncMessage)>, StoreError> {
+        if self.is_older {
+            return Ok(None);
+        }
         self.ripen(now);
         if let Some(marks) = self.next_marks(now, store) {
             return Ok(Some((Delivery::Background, marks)));
@@ -264,6 +270,9 @@ impl Sync {
 
     /// When [`Sync::poll`] may have a message, if nothing happens before.
     pub fn next_timeout(&self) -> Option<Instant> {
+        if self.is_older {
+            return None;
+        }
         let page = (self.listing.is_some() || !self.confirmed).then_some(self.page_at);
         let resend = (!self.flights.is_empty()).then_some(self.resend_at);
         [page, resend, self.relay_at].into_iter().flatten().min()
