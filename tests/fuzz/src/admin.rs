@@ -5,7 +5,7 @@
 use std::io;
 use std::path::Path;
 use std::pin::{Pin, pin};
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
