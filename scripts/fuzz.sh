@@ -15,9 +15,9 @@ seconds=${FUZZ_SECONDS:-600}
 read -ra names <<<"${FUZZ:-$(cd tests/fuzz/corpus && echo *)}"
 
 build() {
-    local llvm=sanitizer-coverage flags
-    flags="-Cpasses=sancov-module -Cllvm-args=-$llvm-level=4 -Cllvm-args=-$llvm-pc-table"
-    flags+=" -Cllvm-args=-$llvm-inline-8bit-counters -Cllvm-args=-$llvm-trace-compares"
+    local llvm=-Cllvm-args=-sanitizer-coverage flags
+    flags="-Cpasses=sancov-module $llvm-level=4 $llvm-inline-8bit-counters $llvm-pc-table"
+    flags+=" $llvm-trace-compares"
     RUSTFLAGS=$flags cargo build --locked --profile ci --target "$host" \
         --target-dir target/fuzz -p polyrail-fuzz --features libfuzzer
 }

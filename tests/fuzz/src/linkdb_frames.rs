@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use polyrail_model::codec::NUMBER_MAX;
 use polyrail_predictor::entry::{Entry, EntryKey, LogId};
 use polyrail_predictor::store::{Limits, Store, StoreError, WRITER_LOGS_MAX};
 use polyrail_predictor::sync::{Quotas, Side, Sync};
@@ -80,13 +81,13 @@ impl World {
     /// Entries for a log and with numbers of the fuzzer's choice.
     fn alter(&mut self, input: &mut Input<'_>) {
         let log = log(input);
-        let (floor, first, end) = (input.number(), input.number(), input.number());
+        let (floor, first, end) = (number(input), number(input), number(input));
         let held: Vec<(u64, Entry)> = match decode(SYNC, input.part()) {
             Ok(Some(Message::Sync(SyncMessage::Entries { entries, .. }))) => entries,
             _ => entries().into_iter().map(|entry| (0, entry)).collect(),
         };
-        let step = u64::from(input.byte() % 3);
-        let numbered = |(at, (_, entry))| (first.saturating_add(step * at), entry);
+        let step = 1 + u64::from(input.byte() % 3);
+        let numbered = |(at, (_, entry))| (first + step * at, entry);
         let entries = (0..).zip(held).map(numbered).collect();
         self.receive(&encode_sync(&SyncMessage::Entries { log, floor, first, end, entries }));
     }
@@ -147,6 +148,11 @@ impl World {
     }
 }
 
+/// A sequence number or the end of a range; may be too high.
+fn number(input: &mut Input<'_>) -> u64 {
+    input.number().min(NUMBER_MAX - 1_000)
+}
+
 fn log(input: &mut Input<'_>) -> LogId {
     let writer = input.pick(&["train-7", "train-7", "train-2", "cloud", "train-1", "x", ""]);
     LogId { writer: writer.to_owned(), incarnation: (input.byte() % 12).into() }
@@ -155,7 +161,7 @@ fn log(input: &mut Input<'_>) -> LogId {
 fn marks(input: &mut Input<'_>) -> SyncMessage {
     let (end, heard) = (input.flag(), input.flag());
     let count = usize::from(input.byte()) % (SyncMessage::MARKS_MAX + 1);
-    let mark = |_| Mark { log: log(input), floor: input.number(), next: input.number() };
+    let mark = |_| Mark { log: log(input), floor: number(input), next: number(input) };
     SyncMessage::Marks { end, heard, marks: (0..count).map(mark).collect() }
 }
 

@@ -39,6 +39,8 @@ struct Target {
     /// Users read what arrives.
     reads: bool,
     flows: BTreeSet<FlowKey>,
+    /// The flow of the neighbour, which the target reads at the end only.
+    neighbours: Option<FlowKey>,
     outlet: Capture,
     is_connected: bool,
 }
@@ -76,7 +78,8 @@ impl World {
             NodeRole::Gateway => Endpoint::gateway(now, settings.clone(), InstanceId([7; 16])),
         };
         let (flows, outlet) = (BTreeSet::new(), Capture::default());
-        let target = Target { role, endpoint, reads, flows, outlet, is_connected: false };
+        let (neighbours, is_connected) = (None, false);
+        let target = Target { role, endpoint, reads, flows, neighbours, outlet, is_connected };
         let mut world = Self { now, target, neighbour: None, allocated: 0, counter: 0 };
         world.reconnect();
         if role == NodeRole::Cloud {
@@ -125,7 +128,7 @@ impl World {
     /// A user, or the daemon, does something.
     pub fn act(&mut self, input: &mut Input<'_>) {
         let now = self.now;
-        let theirs = self.neighbour.as_ref().map(|neighbour| neighbour.flow.1);
+        let theirs = self.target.neighbours;
         let mut flows = self.target.flows.iter().copied().filter(|flow| Some(*flow) != theirs);
         let flow = flows.nth((input.byte() % 16).into());
         let what = input.byte() % 9;
@@ -246,12 +249,15 @@ impl World {
         let host = HostName::new("a.example").expect("a valid name");
         let near = endpoint.open(self.now, UserId(1), Destination::Name(host, 80));
         let near = near.expect("room for a flow");
+        endpoint.write(self.now, near, b"hello");
         let neighbour = Neighbour { endpoint, outlet: Capture::default(), flow: (near, near) };
         self.neighbour = Some(neighbour);
         self.exchange();
         let far = *self.target.flows.first().expect("the neighbour's flow");
         self.target.endpoint.dialed(self.now, far);
+        self.target.read(self.now, far, usize::MAX);
         self.exchange();
+        self.target.neighbours = Some(far);
         self.neighbour.as_mut().expect("a neighbour").flow.1 = far;
     }
 
@@ -263,6 +269,7 @@ impl World {
             while neighbour.endpoint.poll_event().is_some() {}
             neighbour.endpoint.tunnel_room(NEIGHBOUR, ROOM);
             neighbour.endpoint.transmit(now, &mut neighbour.outlet);
+            target.turn(now);
             let (up, down) = (&mut neighbour.outlet.0, &mut target.outlet.0);
             if up.is_empty() && down.is_empty() {
                 return;
@@ -273,7 +280,6 @@ impl World {
             for frames in std::mem::take(up) {
                 target.endpoint.receive(now, NEIGHBOUR, &frames);
             }
-            target.turn(now);
         }
     }
 }
@@ -286,7 +292,9 @@ impl Target {
                 Event::Opened { flow, .. } => {
                     assert!(self.flows.insert(flow), "{flow:?} opened twice");
                 }
-                Event::Readable { flow } if self.reads => self.read(now, flow, usize::MAX),
+                Event::Readable { flow } if self.reads && self.neighbours != Some(flow) => {
+                    self.read(now, flow, usize::MAX);
+                }
                 Event::Reset { flow, .. } | Event::Closed { flow } => {
                     assert!(self.flows.remove(&flow), "{flow:?} ended, but is not there");
                 }
