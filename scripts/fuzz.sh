@@ -41,8 +41,8 @@ surface() {
     rm -rf "$findings" "target/fuzz/$name.log"
     mkdir -p "$corpus" "$findings"
     while left=$((seconds - used)) && [[ $left -gt 0 && $found -lt 20 && $runs -lt 200 ]]; do
-        used=$((used + $(fuzz "$name" "$findings" -max_total_time=$((left < 60 ? left : 60)) \
-            "$corpus" "tests/fuzz/corpus/$name")))
+        used=$((used + $(fuzz "$name" "$findings" -max_total_time=$left "$corpus" \
+            "tests/fuzz/corpus/$name")))
         runs=$((runs + 1))
         found=$(find "$findings" -type f ! -name 'slow-unit-*' | wc -l)
     done

@@ -93,7 +93,7 @@ impl Resources {
     }
 }
 
-/// A client that sends the input, keeps what it receives, and never closes.
+/// A client that sends the input, keeps the answer, and never closes.
 #[derive(Clone)]
 struct Client(Arc<Mutex<Exchange>>);
 

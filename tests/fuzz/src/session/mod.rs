@@ -1,5 +1,5 @@
-//! The input of a session: a peer with a valid certificate sends what it likes, while users read
-//! and write and time passes.
+//! The input of a session: a peer with a valid certificate sends any frames, while users read and
+//! write and time passes.
 //!
 //! Promises: nothing panics; the neighbour's flow continues; and the memory oracle: the endpoint
 //! allocates at most what `session.memory` and its flows permit, counted by the allocator. So a
