@@ -61,5 +61,5 @@ fn fuzz_corpora_are_small_and_have_a_surface() {
 }
 
 /// Bounds of all corpora together, so that the tree and the gate stay small.
-const FILES_MAX: usize = 600;
+const FILES_MAX: usize = 300;
 const BYTES_MAX: u64 = 1 << 20;
