@@ -15,7 +15,7 @@ export PROFILE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build release test check quick fmt shell clippy doc deny tidy fuzz-smoke
-.PHONY: attack previous
+.PHONY: attack fuzz previous
 .PHONY: random-million demo matrix bench bench-tunnel bench-linkdb bench-rail bench-rail-smoke smoke
 .PHONY: sim sim-calibrate sim-validate sim-rail linkdb-eval
 
@@ -67,6 +67,9 @@ tidy: ## sizes, widths, arrows between crates
 
 fuzz-smoke: ## decoders and sessions against a million random frames
 	@scripts/test.sh --workspace fuzz
+
+fuzz: setup ## each surface with libFuzzer (long); FUZZ_SECONDS=600 of each, FUZZ="wire dns"
+	@scripts/fuzz.sh
 
 random-million: ## a million random worlds; POLYRAIL_FIRST=n sets the first seed
 	POLYRAIL_RUNS=1000000 scripts/test.sh -p polyrail-tests --test random_worlds
