@@ -13,7 +13,7 @@ use polyrail_model::{
 };
 use polyrail_session::limits::{FLOW_OVERHEAD, REPORT_APART, RESET_LINGER, TUNNELS_MAX};
 use polyrail_session::wire::{
-    DataMarks, Frame, Greeting, NUMBER_MAX, Notice, Open, Reset, Said, encode,
+    Ack, DataMarks, Frame, Greeting, NUMBER_MAX, Notice, Open, Reset, Said, encode,
 };
 use polyrail_session::{Event, FlowKey, PathReport, ResetReason, Settings, TunnelInfo, TunnelKey};
 
@@ -50,6 +50,16 @@ impl Attack {
         let (flow, reason) = (FlowId(flow), ResetReason::PeerReset);
         let reset = Reset { flow, answer: false, reason, last, after };
         encode(&Frame::Reset(reset), &mut self.frames);
+    }
+
+    /// Opens a flow with a large window and this much credit in total; returns its key.
+    fn served(&mut self, flow: u64, credit: u64) -> FlowKey {
+        self.open(flow);
+        for (flow, limit) in [(flow, MEMORY), (0, credit)] {
+            encode(&Frame::Window { flow: FlowId(flow), limit, drained: 0 }, &mut self.frames);
+        }
+        assert!(self.deliver());
+        *self.opened().last().unwrap()
     }
 
     /// Delivers the frames. Returns whether the cloud still accepts the tunnel.
@@ -273,6 +283,26 @@ fn slow_readers_pin_no_more_memory_than_credit() {
         }
     });
     println!("slow readers: {bytes} bytes allocated, bound {bound}");
+    assert!(bytes <= bound, "{bytes} bytes, bound {bound}");
+}
+
+#[test]
+fn acknowledging_all_but_the_last_bytes_keeps_no_memory() {
+    let mut attack = Attack::new();
+    let (bytes, bound) = allocated(&mut attack, |attack| {
+        for flow in 1..=256 {
+            let key = attack.served(flow, flow * MEMORY);
+            let (cloud, now) = (&mut attack.pair.cloud, attack.pair.now);
+            let written = cloud.write(now, key, &vec![7; MEMORY as usize / 32]) as u64;
+            assert!(attack.deliver());
+            let cumulative = written - 10;
+            let ack = Ack { flow: FlowId(flow), cumulative, drained: cumulative, ..Ack::default() };
+            encode(&Frame::Ack(ack), &mut attack.frames);
+            assert!(attack.deliver());
+        }
+    });
+    assert_eq!(attack.flows(), 256);
+    println!("unacknowledged ends: {bytes} bytes allocated, bound {bound}");
     assert!(bytes <= bound, "{bytes} bytes, bound {bound}");
 }
 

@@ -7,8 +7,9 @@
 //! is sent in its turn.
 //!
 //! Invariants: runs cover exactly the unacknowledged numbers below `next`; gaps are at most
-//! `AHEAD_MAX` long together.
+//! `AHEAD_MAX` long together; the buffer allocates at most twice its bytes, or [`IDLE_CAPACITY`].
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Instant;
@@ -43,8 +44,8 @@ pub(crate) struct SendHalf {
 pub(crate) struct Content<'a> {
     /// It begins with an OPEN.
     pub open: bool,
-    /// The bytes.
-    pub data: &'a [u8],
+    /// The bytes; copied where the buffer wraps.
+    pub data: Cow<'a, [u8]>,
     /// The end mark follows.
     pub fin: bool,
     /// One above its last number.
@@ -116,7 +117,7 @@ impl SendHalf {
         self.unsent() + self.runs.waiting - self.runs.gaps
     }
 
-    /// The content of the piece, at most `max` bytes; shorter where the buffer wraps.
+    /// The content of the piece, at most `max` bytes.
     pub fn content(&self, piece: &Piece, max: u64) -> Content<'_> {
         let open = piece.start < self.first;
         let start = piece.start.max(self.first);
@@ -127,14 +128,16 @@ impl SendHalf {
         Content { open, data, fin, end: data_end + u64::from(fin) }
     }
 
-    fn slice(&self, start: u64, end: u64) -> &[u8] {
+    fn slice(&self, start: u64, end: u64) -> Cow<'_, [u8]> {
         let (front, back) = self.buffer.as_slices();
         let from = (start - self.buffer_start) as usize;
         let to = (end - self.buffer_start) as usize;
-        if from < front.len() {
-            &front[from..to.min(front.len())]
+        if to <= front.len() {
+            Cow::Borrowed(&front[from..to])
+        } else if from >= front.len() {
+            Cow::Borrowed(&back[from - front.len()..to - front.len()])
         } else {
-            &back[from - front.len()..to - front.len()]
+            Cow::Owned([&front[from..], &back[..to - front.len()]].concat())
         }
     }
 
@@ -184,9 +187,7 @@ impl SendHalf {
             let keep = cumulative.clamp(self.buffer_start, self.written);
             self.buffer.drain(..(keep - self.buffer_start) as usize);
             self.buffer_start = keep;
-            if self.buffer.is_empty() && self.buffer.capacity() > IDLE_CAPACITY {
-                self.buffer = VecDeque::new();
-            }
+            self.shrink();
         }
         true
     }
@@ -198,8 +199,15 @@ impl SendHalf {
         self.written = self.written.min(after.max(self.buffer_start));
         self.buffer.truncate((self.written - self.buffer_start) as usize);
         self.runs.truncate(after, each);
-        if self.buffer.is_empty() {
-            self.buffer = VecDeque::new();
+        self.shrink();
+    }
+
+    /// Frees memory if at most half of the buffer is used, so that the allocation is at most twice
+    /// the bytes held. The room that stays keeps a later write from moving all bytes again.
+    fn shrink(&mut self) {
+        let (length, capacity) = (self.buffer.len(), self.buffer.capacity());
+        if capacity > IDLE_CAPACITY && length <= capacity / 2 {
+            self.buffer.shrink_to(length + length / 2);
         }
     }
 
