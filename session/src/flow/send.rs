@@ -162,6 +162,12 @@ impl SendHalf {
         debug_assert!(self.next >= self.acked && self.runs.waiting >= self.runs.gaps);
     }
 
+    /// Whether this acknowledgement covers a part of a run.
+    pub fn splits(&self, cumulative: u64, ranges: &[Range<u64>]) -> bool {
+        let edges = ranges.iter().flat_map(|range| [range.start, range.end]);
+        edges.chain([cumulative]).any(|at| self.runs.is_inside(at))
+    }
+
     /// Takes an acknowledgement; passes `each` the start and length of every run that it covers and
     /// the slots from which the run was expected. Returns false if it covers unsent numbers.
     pub fn acknowledge(
