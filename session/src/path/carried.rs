@@ -24,7 +24,8 @@ pub(crate) struct CarriedRuns {
 }
 
 impl CarriedRuns {
-    /// Adds a run. If the list has doubled, removes copies and the runs that are not `out` any more.
+    /// Adds a run. If the list has doubled, removes copies and the runs that are not `out` any
+    /// more.
     pub fn push(&mut self, run: Carried, out: impl Fn(&Carried) -> bool) {
         if self.runs.len() >= 2 * self.kept + SETTLED_MAX {
             let mut seen = BTreeSet::new();
