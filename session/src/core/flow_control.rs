@@ -19,6 +19,8 @@
 //! The same shares bound the bytes that writers queue here. A writer has only the floor while its
 //! flow may not send.
 //!
+//! Buffers of sent bytes shrink while they allocate more than this side's memory together.
+//!
 //! All runs in flight may take a part of this side's memory, because small writes make many of few
 //! bytes. Beyond, a flow sends new data when nothing of it is in flight, and a peer that splits
 //! runs with its acknowledgements breaks the protocol.
@@ -56,6 +58,8 @@ pub(crate) struct FlowControl {
     pub held_received: u64,
     /// Ranges received out of order.
     ranges: usize,
+    /// Bytes that the buffers of sent bytes allocate.
+    allocated: u64,
     /// Runs in flight, and gaps.
     runs: usize,
     /// Bytes that a new flow may send before its first acknowledgement.
@@ -108,7 +112,13 @@ impl FlowControl {
 
     /// Recounts a flow after it was sent, written or drained.
     pub fn recount(&mut self, flow: &mut Flow) {
+        if self.allocated > self.memory {
+            // A peer that acknowledges all but the last bytes would keep the memory of every flow.
+            flow.send.shrink();
+        }
         let shares = &mut flow.shares;
+        let allocated = std::mem::replace(&mut shares.allocated, flow.send.allocated());
+        self.allocated = self.allocated + shares.allocated - allocated;
         let runs = std::mem::replace(&mut shares.runs, flow.send.runs.len());
         self.runs = self.runs + shares.runs - runs;
         let withheld = match flow.send.at_peer().saturating_sub(shares.pace()) {
@@ -123,6 +133,7 @@ impl FlowControl {
     /// The flow is over.
     pub fn forget(&mut self, flow: &mut Flow) {
         self.paced.remove(&flow.id);
+        self.allocated -= std::mem::take(&mut flow.shares.allocated);
         self.runs -= std::mem::take(&mut flow.shares.runs);
         self.at_peer.set(flow.user, &mut flow.shares.at_peer, 0);
         self.withheld.set(flow.user, &mut flow.shares.withheld, 0);
@@ -210,6 +221,7 @@ impl FlowControl {
             && self.unsent.all == sum(|flow| flow.send.unsent())
             && self.held_sent == sum(|flow| flow.send.held())
             && self.held_received == sum(|flow| flow.recv.held())
+            && self.allocated == sum(|flow| flow.shares.allocated)
             && self.runs as u64 == sum(|flow| flow.send.runs.len() as u64)
             && self.ranges as u64 == sum(|flow| flow.recv.ranges() as u64)
     }

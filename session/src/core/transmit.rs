@@ -180,11 +180,11 @@ impl Session {
                 let (user, window) = (flow.user, flow.recv.limit);
                 let destination = destination.clone();
                 let open = Open { flow: number, user, window, sent_us, marks, destination };
-                encode(&Frame::Open { open, data: &content.data }, frame);
+                encode(&Frame::Open { open, data: content.data }, frame);
             }
             _ => {
                 let (flow, sequence) = (number, piece.start);
-                let data = Frame::Data { flow, sequence, sent_us, marks, data: &content.data };
+                let data = Frame::Data { flow, sequence, sent_us, marks, data: content.data };
                 encode(&data, frame);
             }
         }

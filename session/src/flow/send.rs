@@ -7,9 +7,8 @@
 //! is sent in its turn.
 //!
 //! Invariants: runs cover exactly the unacknowledged numbers below `next`; gaps are at most
-//! `AHEAD_MAX` long together; the buffer allocates at most twice its bytes, or [`IDLE_CAPACITY`].
+//! `AHEAD_MAX` long together.
 
-use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Instant;
@@ -44,8 +43,8 @@ pub(crate) struct SendHalf {
 pub(crate) struct Content<'a> {
     /// It begins with an OPEN.
     pub open: bool,
-    /// The bytes; copied where the buffer wraps.
-    pub data: Cow<'a, [u8]>,
+    /// The bytes.
+    pub data: &'a [u8],
     /// The end mark follows.
     pub fin: bool,
     /// One above its last number.
@@ -117,7 +116,7 @@ impl SendHalf {
         self.unsent() + self.runs.waiting - self.runs.gaps
     }
 
-    /// The content of the piece, at most `max` bytes.
+    /// The content of the piece, at most `max` bytes; shorter where the buffer wraps.
     pub fn content(&self, piece: &Piece, max: u64) -> Content<'_> {
         let open = piece.start < self.first;
         let start = piece.start.max(self.first);
@@ -128,16 +127,14 @@ impl SendHalf {
         Content { open, data, fin, end: data_end + u64::from(fin) }
     }
 
-    fn slice(&self, start: u64, end: u64) -> Cow<'_, [u8]> {
+    fn slice(&self, start: u64, end: u64) -> &[u8] {
         let (front, back) = self.buffer.as_slices();
         let from = (start - self.buffer_start) as usize;
         let to = (end - self.buffer_start) as usize;
-        if to <= front.len() {
-            Cow::Borrowed(&front[from..to])
-        } else if from >= front.len() {
-            Cow::Borrowed(&back[from - front.len()..to - front.len()])
+        if from < front.len() {
+            &front[from..to.min(front.len())]
         } else {
-            Cow::Owned([&front[from..], &back[..to - front.len()]].concat())
+            &back[from - front.len()..to - front.len()]
         }
     }
 
@@ -193,7 +190,9 @@ impl SendHalf {
             let keep = cumulative.clamp(self.buffer_start, self.written);
             self.buffer.drain(..(keep - self.buffer_start) as usize);
             self.buffer_start = keep;
-            self.shrink();
+            if self.buffer.is_empty() && self.buffer.capacity() > IDLE_CAPACITY {
+                self.buffer = VecDeque::new();
+            }
         }
         true
     }
@@ -205,16 +204,23 @@ impl SendHalf {
         self.written = self.written.min(after.max(self.buffer_start));
         self.buffer.truncate((self.written - self.buffer_start) as usize);
         self.runs.truncate(after, each);
-        self.shrink();
+        if self.buffer.is_empty() {
+            self.buffer = VecDeque::new();
+        }
     }
 
-    /// Frees memory if at most half of the buffer is used, so that the allocation is at most twice
-    /// the bytes held. The room that stays keeps a later write from moving all bytes again.
-    fn shrink(&mut self) {
+    /// Frees memory if at most half of the buffer is used, so that it allocates at most twice its
+    /// bytes. This moves the place where the buffer wraps, and so the ends of runs.
+    pub fn shrink(&mut self) {
         let (length, capacity) = (self.buffer.len(), self.buffer.capacity());
         if capacity > IDLE_CAPACITY && length <= capacity / 2 {
             self.buffer.shrink_to(length + length / 2);
         }
+    }
+
+    /// Bytes that the buffer allocates.
+    pub fn allocated(&self) -> u64 {
+        self.buffer.capacity() as u64
     }
 
     /// New numbers that the peer's window permits.

@@ -289,8 +289,10 @@ impl Rig {
         let recorded = self.recorded.iter().flatten().map(|frames| frames.capacity() + 48);
         let sessions = self.ends.iter().flat_map(|end| end.endpoint.status().sessions);
         let of_session = |session: SessionStatus| {
+            // The largest buffer of sent bytes that a flow of this rig needs.
+            let unused = MEMORY.min(session.flows_held as u64 * (32 << 10));
             let bytes = session.memory_received.0 * 9 / 8 + 2 * session.memory_sent.0;
-            bytes + MEMORY / RUNS_SHARE + session.flows_held as u64 * FLOW_OVERHEAD
+            bytes + unused + MEMORY / RUNS_SHARE + session.flows_held as u64 * FLOW_OVERHEAD
         };
         let sessions = sessions.map(of_session).sum::<u64>();
         (recorded.sum::<usize>() as u64 + sessions + MESSAGES) as i64
