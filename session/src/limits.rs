@@ -121,8 +121,8 @@ pub const FLOWS_REFUSED_MAX: usize = 16_384;
 pub const FLOW_RANGES_MAX: usize = 4_096;
 
 /// The maximum overhead of an open flow, in bytes: its state, and the parts of its buffers that no
-/// credit covers. A session allocates at most 1.2 times its memory for received bytes, three times its
-/// memory for sent bytes, and this for each open flow.
+/// credit covers. A session allocates at most 1.2 times its memory for received bytes, three times
+/// its memory for sent bytes, and this for each open flow.
 pub const FLOW_OVERHEAD: u64 = 4 * 1_024;
 
 /// How long a reset flow continues to deliver data written before the reset.

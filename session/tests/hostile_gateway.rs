@@ -360,7 +360,7 @@ fn acknowledgements_that_split_runs_take_bounded_memory() {
     }
     assert_eq!(events(&mut attack, |event| matches!(event, Event::Reset { .. })), 0);
     // An acknowledgement that splits a run resets it.
-    let (flow, ranges) = (FlowId(66), [40_500..40_501].to_vec());
+    let (flow, ranges) = (FlowId(66), std::iter::once(40_500..40_501).collect());
     assert_eq!(attack.pair.cloud.write(attack.pair.now, key, &[7; 2_000]), 2_000);
     assert!(attack.deliver());
     let ack = Ack { flow, cumulative: 40_000, ranges, ..Ack::default() };
