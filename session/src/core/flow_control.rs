@@ -19,6 +19,12 @@
 //! The same shares bound the bytes that writers queue here. A writer has only the floor while its
 //! flow may not send.
 //!
+//! Buffers of sent bytes shrink while they allocate more than this side's memory together.
+//!
+//! All runs in flight may take a part of this side's memory, because small writes make many of few
+//! bytes. Beyond, a flow sends new data when nothing of it is in flight, and a peer that splits
+//! runs with its acknowledgements breaks the protocol.
+//!
 //! Invariant: the pools are the sums of the counts of their flows.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,8 +37,8 @@ use super::credit::Credit;
 use super::flows::Flows;
 use crate::flow::{Flow, Run, SendHalf, Shares, Violation};
 use crate::limits::{
-    FLOOR, PACE_PERIOD, POOL_SHARE, PROOF_SHARE, RANGE_BYTES, RANGES_SHARE, SCARCE_SHARE,
-    UNSENT_MAX, USER_SHARE,
+    FLOOR, PACE_PERIOD, POOL_SHARE, PROOF_SHARE, RANGE_BYTES, RANGES_SHARE, RUN_BYTES, RUNS_SHARE,
+    SCARCE_SHARE, UNSENT_MAX, USER_SHARE,
 };
 
 #[derive(Debug, Default)]
@@ -52,6 +58,10 @@ pub(crate) struct FlowControl {
     pub held_received: u64,
     /// Ranges received out of order.
     ranges: usize,
+    /// Bytes that the buffers of sent bytes allocate.
+    allocated: u64,
+    /// Runs in flight, and gaps.
+    runs: usize,
     /// Bytes that a new flow may send before its first acknowledgement.
     pub peer_window: u64,
     /// Flows whose pace is not zero.
@@ -77,7 +87,7 @@ impl FlowControl {
         if self.ranges as u64 > most && flow.recv.ranges() > ranges {
             return Err(Violation("too many pieces out of order in the session"));
         }
-        accepted
+        Ok(accepted)
     }
 
     /// Discards the received bytes of a flow.
@@ -102,7 +112,15 @@ impl FlowControl {
 
     /// Recounts a flow after it was sent, written or drained.
     pub fn recount(&mut self, flow: &mut Flow) {
+        if self.allocated > self.memory {
+            // A peer that acknowledges all but the last bytes would keep the memory of every flow.
+            flow.send.shrink();
+        }
         let shares = &mut flow.shares;
+        let allocated = std::mem::replace(&mut shares.allocated, flow.send.allocated());
+        self.allocated = self.allocated + shares.allocated - allocated;
+        let runs = std::mem::replace(&mut shares.runs, flow.send.runs.len());
+        self.runs = self.runs + shares.runs - runs;
         let withheld = match flow.send.at_peer().saturating_sub(shares.pace()) {
             _ if follows(shares, &flow.send) => 0,
             beyond => beyond,
@@ -115,6 +133,8 @@ impl FlowControl {
     /// The flow is over.
     pub fn forget(&mut self, flow: &mut Flow) {
         self.paced.remove(&flow.id);
+        self.allocated -= std::mem::take(&mut flow.shares.allocated);
+        self.runs -= std::mem::take(&mut flow.shares.runs);
         self.at_peer.set(flow.user, &mut flow.shares.at_peer, 0);
         self.withheld.set(flow.user, &mut flow.shares.withheld, 0);
         self.unsent.set(flow.user, &mut flow.shares.unsent, 0);
@@ -129,8 +149,16 @@ impl FlowControl {
         self.unsent.all
     }
 
+    /// Whether all runs in flight take their part of the memory.
+    pub fn is_short_of_runs(&self) -> bool {
+        self.runs as u64 >= self.memory / RUNS_SHARE / RUN_BYTES
+    }
+
     /// How many new sequence numbers the flow may use now.
     pub fn allowance(&self, flow: &Flow) -> u64 {
+        if self.is_short_of_runs() && flow.shares.runs > 0 {
+            return 0;
+        }
         let (at_peer, left) = (flow.send.at_peer(), self.credit.left());
         let share = self.withheld.left(self.credit.peer_memory, flow.user);
         let own = match flow.shares.pace() {
@@ -193,6 +221,8 @@ impl FlowControl {
             && self.unsent.all == sum(|flow| flow.send.unsent())
             && self.held_sent == sum(|flow| flow.send.held())
             && self.held_received == sum(|flow| flow.recv.held())
+            && self.allocated == sum(|flow| flow.shares.allocated)
+            && self.runs as u64 == sum(|flow| flow.send.runs.len() as u64)
             && self.ranges as u64 == sum(|flow| flow.recv.ranges() as u64)
     }
 }

@@ -69,6 +69,10 @@ pub(crate) struct Shares {
     pub withheld: u64,
     /// Bytes written and never sent.
     pub unsent: u64,
+    /// Bytes that the buffer of sent bytes allocates.
+    pub allocated: u64,
+    /// Runs in flight, and gaps.
+    pub runs: usize,
     /// Bytes that the peer's reader took in this period and in the one before.
     pub drained: [u64; 2],
 }
