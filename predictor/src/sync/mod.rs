@@ -176,7 +176,7 @@ impl Sync {
                     return Ok(heard);
                 }
                 let before = store.find(&log).and_then(|log| store.log(log)).cloned();
-                let is_ahead = first > before.as_ref().map_or(0, |log| log.next.max(floor));
+                let is_ahead = first > before.as_ref().map_or(floor, |log| log.next.max(floor));
                 let is_news = before.is_none_or(|log| log.next < end || log.floor < floor);
                 if is_news && !is_ahead {
                     heard.appended = store.append(&log, floor, (first, end), &entries, wall_ms)?;

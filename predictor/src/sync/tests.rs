@@ -212,6 +212,29 @@ fn purge_reaches_all_and_survives_the_next_upload() {
     }
 }
 
+/// A node that has never known a log receives what follows the log's floor.
+#[test]
+fn purged_log_reaches_new_databases() {
+    let mut fleet = Fleet::new(2, 1, 0.0);
+    fleet.append(0, 1, 30);
+    fleet.run(100);
+    assert_eq!(fleet.cloud.purge("train-0").unwrap(), (30, 1));
+    (0..2).for_each(|gateway| fleet.reconnect(gateway));
+    fleet.append(0, 2, 2);
+    fleet.run(100);
+    fleet.gateways[1] = named("train-1", Limits::default());
+    fleet.reconnect(1);
+    fleet.run(100);
+    fleet.assert_equal();
+    assert_eq!(held(&fleet.gateways[1], "train-0").len(), 2);
+    assert!(fleet.sessions[1][1].flights.is_empty());
+    fleet.cloud = named("cloud", Limits::default());
+    (0..2).for_each(|gateway| fleet.reconnect(gateway));
+    fleet.run(100);
+    fleet.assert_equal();
+    assert_eq!(held(&fleet.cloud, "train-0").len(), 2);
+}
+
 fn of(writer: &str, trip: u64) -> SyncMessage {
     let all: Vec<_> = (0..).zip(entries(trip, 10)).collect();
     let log = LogId { writer: writer.to_owned(), incarnation: 5 };
