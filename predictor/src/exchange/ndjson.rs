@@ -119,23 +119,7 @@ pub(super) fn import(
     now_ms: u64,
 ) -> Result<Rows, ExchangeError> {
     let mut from = BufReader::new(from);
-    match next(&mut from, 1)? {
-        Some(Line::Linkdb(Head { version: 1 | VERSION, coarsen: 0 })) => {}
-        Some(Line::Linkdb(Head { version: VERSION, .. })) => {
-            // Its holes would count as known, and be filled by no upload.
-            let reason = "the export is incomplete, because its positions are rounded: import one \
-                          that was made with --coarsen 0";
-            return Err(ExchangeError::Line(1, reason.to_owned()));
-        }
-        Some(Line::Linkdb(Head { version, .. })) => {
-            let reason = format!("the version is {version}, this program reads 1 and {VERSION}");
-            return Err(ExchangeError::Line(1, reason));
-        }
-        _ => {
-            let reason = "an export begins with {\"linkdb\":{\"version\":2}}";
-            return Err(ExchangeError::Line(1, reason.to_owned()));
-        }
-    }
+    check_head(next(&mut from, 1)?)?;
     let mut rows = Rows::default();
     let mut vouched = Vouched::new(store)?;
     // Other nodes know a track by the hash of its creator, which version 1 did not have.
@@ -150,13 +134,10 @@ pub(super) fn import(
                     return Err(ExchangeError::Line(number, "repeated \"linkdb\"".to_owned()));
                 }
                 Line::Entry(row) => {
-                    let (log, sequence, mut entry) = row.entry().map_err(invalid)?;
+                    let (log, sequence, entry) = row.entry().map_err(invalid)?;
                     if log.writer.is_empty() {
                         // Of a file that no daemon has named yet.
-                        let route = entry.route_mut();
-                        if creator_of(*route) == creator_hash("") {
-                            *route = with_creator(*route, creator);
-                        }
+                        let entry = named(entry, creator);
                         vouched.append(batch, &mut rows, number, entry, now_ms)?;
                         continue;
                     }
@@ -191,6 +172,32 @@ pub(super) fn import(
         }
         Ok(rows)
     })
+}
+
+fn check_head(line: Option<Line>) -> Result<(), ExchangeError> {
+    let reason = match line {
+        Some(Line::Linkdb(Head { version: 1 | VERSION, coarsen: 0 })) => return Ok(()),
+        // Its holes would count as known, and be filled by no upload.
+        Some(Line::Linkdb(Head { version: VERSION, .. })) => {
+            "the export is incomplete, because its positions are rounded: import one that was made \
+             with --coarsen 0"
+                .to_owned()
+        }
+        Some(Line::Linkdb(Head { version, .. })) => {
+            format!("the version is {version}, this program reads 1 and {VERSION}")
+        }
+        _ => "an export begins with {\"linkdb\":{\"version\":2}}".to_owned(),
+    };
+    Err(ExchangeError::Line(1, reason))
+}
+
+/// Names the creator of a track that was imported before the log had a name.
+fn named(mut entry: Entry, creator: u32) -> Entry {
+    let route = entry.route_mut();
+    if creator_of(*route) == creator_hash("") {
+        *route = with_creator(*route, creator);
+    }
+    entry
 }
 
 fn next(from: &mut impl BufRead, number: u64) -> Result<Option<Line>, ExchangeError> {

@@ -66,8 +66,8 @@ impl Worker {
         self.feed(Input::Down(session));
     }
 
-    /// Decodes a message of the peer and feeds it. One that is invalid, or beyond the peer's
-    /// allowance, is counted as dropped.
+    /// Decodes a message of the peer and feeds it. Invalid messages, and those beyond the peer's
+    /// allowance, are counted as dropped.
     pub fn receive(
         &mut self,
         now: Instant,
