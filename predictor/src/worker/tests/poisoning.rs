@@ -111,3 +111,35 @@ fn rates_of_a_cloud_belong_to_the_gateway() {
     ground.purge("train-7").unwrap();
     assert!(rates(&ground).is_empty());
 }
+
+/// 20,001 trips dated tomorrow, with failures in all real cells, fill the file of the cloud.
+#[test]
+fn forger_of_20001_trips_neither_creates_nor_removes_forecasts() {
+    let mut world = World::in_memory(LinkDbSettings { events_max: 2_000, ..settings() });
+    world.connect();
+    world.ride_on(0..TRIPS);
+    let session = SessionKey(7);
+    let peer = "mallory".to_owned();
+    world.ground.worker.take(world.now, world.wall_ms, Input::Up { session, peer });
+    for first in (0..20_001).step_by(64) {
+        let end = 20_001.min(first + 64);
+        let entry = |trip| (trip, Entry::Handover(forged(trip, 0, trip % 9), None));
+        let entries = (first..end).map(entry).collect();
+        let log = LogId { writer: "mallory".to_owned(), incarnation: 1 };
+        let message = SyncMessage::Entries { log, floor: 0, first, end, entries };
+        world.ground.worker.take(world.now, world.wall_ms, Input::Sync { session, message });
+        world.ground.worker.write(world.now, world.wall_ms);
+    }
+    world.rest(30);
+    let state = world.states()[1].clone();
+    assert!(state.received >= 20_001 && state.store.stats.unwrap().entries <= 2_000);
+    world.train.forget();
+    world.ground.forget();
+    for Met { at, .. } in world.ride(TRIPS, |_, _| {}) {
+        assert!(world.train.forecast_of("a", at).is_some(), "on board");
+        assert!(world.ground.forecast_of("a", at).is_some(), "in the cloud");
+    }
+    let is_forged = |one: &Reported| one.carrier == "b" && one.forecast.is_some();
+    assert!(!world.train.reported.iter().any(is_forged), "on board");
+    assert!(!world.ground.reported.iter().any(is_forged), "in the cloud");
+}
