@@ -22,11 +22,7 @@ use signal_hook_mio::v1_0::Signals;
 /// # Errors
 /// The system refuses a handler or its registration.
 pub fn signals(registry: &Registry, token: Token) -> anyhow::Result<Signals> {
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
-    if cfg!(debug_assertions) {
-        // Tests request a panic with it.
-        signals.add_signal(SIGUSR1)?;
-    }
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1])?;
     registry.register(&mut signals, token, Interest::READABLE)?;
     Ok(signals)
 }

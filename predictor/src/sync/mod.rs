@@ -76,7 +76,8 @@ pub struct Sync {
     wait: Duration,
     /// The log to which an entry was just appended.
     urgent: Option<LogNumber>,
-    warned: bool,
+    /// The peer's version replicates in another way: nothing is exchanged in this session.
+    is_older: bool,
     refused: u64,
 }
 
@@ -124,7 +125,7 @@ impl Sync {
             resend_at: now,
             wait: RETRY,
             urgent: None,
-            warned: false,
+            is_older: false,
             refused: 0,
         }
     }
@@ -163,6 +164,9 @@ impl Sync {
         message: SyncMessage,
     ) -> Result<Heard, StoreError> {
         let mut heard = Heard::default();
+        if self.is_older {
+            return Ok(heard);
+        }
         self.meet(store);
         match message {
             SyncMessage::Marks { end, heard: confirmed, marks } => {
@@ -204,12 +208,11 @@ impl Sync {
                 self.answer(log);
             }
             SyncMessage::Older => {
-                if !std::mem::replace(&mut self.warned, true) {
-                    tracing::warn!(
-                        peer = self.peer,
-                        "the peer's version is too old: LinkDB exchanges nothing with it"
-                    );
-                }
+                self.is_older = true;
+                tracing::warn!(
+                    peer = self.peer,
+                    "the peer's version is too old: LinkDB exchanges nothing with it"
+                );
             }
         }
         Ok(heard)
@@ -298,6 +301,9 @@ impl Sync {
         now: Instant,
         store: &mut Store,
     ) -> Result<Option<(Delivery, SyncMessage)>, StoreError> {
+        if self.is_older {
+            return Ok(None);
+        }
         self.meet(store);
         self.ripen(now);
         if let Some(marks) = self.next_marks(now, store) {
@@ -322,6 +328,9 @@ impl Sync {
 
     /// When [`Sync::poll`] may have a message, if nothing happens before.
     pub fn next_timeout(&self) -> Option<Instant> {
+        if self.is_older {
+            return None;
+        }
         let page = (self.listing.is_some() || !self.confirmed).then_some(self.page_at);
         let resend = (!self.flights.is_empty()).then_some(self.resend_at);
         [page, resend, self.relay_at].into_iter().flatten().min()

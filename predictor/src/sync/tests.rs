@@ -259,6 +259,32 @@ fn cloud_takes_only_the_entries_of_the_session_and_a_gateway_none_of_its_own() {
     assert_eq!(held(&fleet.cloud, "train-1").len(), 10);
 }
 
+/// Another version replicates in another way: both sides of its session stay silent.
+#[test]
+fn session_with_an_older_peer_exchanges_nothing() {
+    let mut fleet = Fleet::new(2, 1, 0.0);
+    for to_cloud in [true, false] {
+        fleet.deliver(0, to_cloud, SyncMessage::Older);
+        fleet.deliver(0, to_cloud, SyncMessage::Older);
+    }
+    for gateway in 0..2 {
+        fleet.append(gateway, 1, 10);
+    }
+    fleet.deliver(0, true, of("train-0", 1));
+    fleet.run(200);
+    assert_eq!(held(&fleet.cloud, "train-0").len(), 0);
+    assert_eq!(held(&fleet.gateways[0], "train-1").len(), 0);
+    assert_eq!(held(&fleet.cloud, "train-1").len(), 10);
+    for side in &mut fleet.sessions[0] {
+        assert_eq!(side.next_timeout(), None);
+        assert!(side.queue.len() + side.relays.len() + side.answers.len() <= 2);
+    }
+    // The peer was updated, and begins another session.
+    fleet.reconnect(0);
+    fleet.run(200);
+    fleet.assert_equal();
+}
+
 #[test]
 fn writers_have_quotas() {
     let mut quotas = Quotas::default();
