@@ -95,7 +95,7 @@ impl World {
     /// Sends what there is.
     fn send(&mut self) {
         for _ in 0..MESSAGES_MAX {
-            let polled = self.sync.poll(self.now, &self.store).expect("a working database");
+            let polled = self.sync.poll(self.now, &mut self.store).expect("a working database");
             let Some((_, message)) = polled else { return };
             let payload = encode_sync(&message);
             assert!(payload.len() <= PAYLOAD_MAX, "{} bytes", payload.len());
