@@ -9,12 +9,13 @@ MODE ?= auto
 SIM_TRIPS ?= 24
 SIM ?=
 LINKDB ?=
+export PREVIOUS ?= HEAD~1
 PURE := -p polyrail-model -p polyrail-scheduler -p polyrail-session -p polyrail-predictor
 export PROFILE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build release test check quick fmt shell clippy doc deny tidy fuzz-smoke
-.PHONY: attack
+.PHONY: attack fuzz previous
 .PHONY: random-million demo matrix bench bench-tunnel bench-linkdb bench-rail bench-rail-smoke smoke
 .PHONY: sim sim-calibrate sim-validate sim-rail linkdb-eval
 
@@ -33,7 +34,10 @@ release: ## the programs to install
 	$(CARGO) build --locked --release -p polyrail-cloud
 	$(CARGO) build --locked --release -p polyrail-cli
 
-test: setup build ## run all tests (as root: those in network namespaces too)
+previous: build ## the daemons of the previous commit, for rows of version skew; PREVIOUS=REVISION
+	@scripts/previous.sh
+
+test: setup build previous ## run all tests (as root: those in network namespaces too)
 	@scripts/test.sh --workspace
 
 check: fmt shell deny clippy doc test ## all that CI gates, except the benchmarks' smoke run
@@ -64,13 +68,16 @@ tidy: ## sizes, widths, arrows between crates
 fuzz-smoke: ## decoders and sessions against a million random frames
 	@scripts/test.sh --workspace fuzz
 
+fuzz: setup ## each surface with libFuzzer (long); FUZZ_SECONDS=600 of each, FUZZ="wire dns"
+	@scripts/fuzz.sh
+
 random-million: ## a million random worlds; POLYRAIL_FIRST=n sets the first seed
 	POLYRAIL_RUNS=1000000 scripts/test.sh -p polyrail-tests --test random_worlds
 
 demo: setup build ## a download over two carriers, one of which fails; MODE=quic, tls or auto
 	target/$(PROFILE)/polyrail-lab demo --mode $(MODE)
 
-matrix: setup build ## every mode, family and fault; takes an hour; ROWS=--cover: those of CI
+matrix: setup build previous ## every mode, family and fault; an hour; ROWS=--cover: those of CI
 	target/$(PROFILE)/polyrail-lab matrix $(ROWS)
 
 bench: setup ## the measured figures, as RESULT lines (release build; takes a while)

@@ -23,11 +23,10 @@ impl Descriptors {
         Self { total, margin: (total / MARGIN_PART).min(HANDSHAKES_MAX) }
     }
 
-    /// Whether one more flow fits, with this number of tunnels over TCP, users' sockets, and
-    /// descriptors of dials.
-    pub(crate) fn have_room(&self, tunnels: usize, sockets: usize, dials: usize) -> bool {
-        // A new dial needs two: a socket, and one that may join it in the race.
-        tunnels + sockets + dials + 2 <= self.total.saturating_sub(self.margin)
+    /// The descriptors that dials may occupy, with this number of tunnels over TCP and of users'
+    /// sockets.
+    pub(crate) fn for_dials(&self, tunnels: usize, sockets: usize) -> usize {
+        self.total.saturating_sub(self.margin + tunnels + sockets)
     }
 }
 
@@ -39,21 +38,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tunnels_and_dials_count_and_a_margin_is_reserved() {
+    fn tunnels_and_sockets_count_and_a_margin_is_reserved() {
         // 1,024 less 64 are 960; a sixteenth of that is kept for tunnels.
         let small = Descriptors::within(1024);
-        assert!(small.have_room(0, 898, 0));
-        assert!(!small.have_room(0, 899, 0));
-        for (tunnels, legs, dials) in [(100, 798, 0), (0, 798, 100), (300, 300, 298)] {
-            assert!(small.have_room(tunnels, legs, dials));
-            assert!(!small.have_room(tunnels + 1, legs, dials));
-            assert!(!small.have_room(tunnels, legs + 1, dials));
-            assert!(!small.have_room(tunnels, legs, dials + 1));
-        }
+        assert_eq!(small.for_dials(0, 0), 900);
+        assert_eq!(small.for_dials(100, 300), 500);
+        assert_eq!(small.for_dials(100, 900), 0);
         // The maximum number of concurrent handshakes fits in the margin.
         let large = Descriptors::within(65_536);
-        assert!(large.have_room(0, 65_536 - 64 - HANDSHAKES_MAX - 2, 0));
-        assert!(!large.have_room(0, 65_536 - 64 - HANDSHAKES_MAX - 1, 0));
-        assert!(!Descriptors::within(0).have_room(0, 0, 0));
+        assert_eq!(large.for_dials(0, 0), 65_536 - 64 - HANDSHAKES_MAX);
+        assert_eq!(Descriptors::within(0).for_dials(0, 0), 0);
     }
 }

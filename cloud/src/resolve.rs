@@ -4,8 +4,10 @@
 //! `/etc/hosts`) carries out all lookups at once, so name servers that do not answer delay no other
 //! lookup. Answers return through a channel and a [`mio::Waker`].
 //!
-//! The resolver has no queue: each lookup begins at once, and the caller shares the lookups among
-//! users. A lookup ends with its answer, at its deadline, or when the caller cancels it.
+//! The resolver has no queue: each lookup begins at once, and the caller bounds the lookups and
+//! shares them among users. A lookup ends with its answer, at its deadline, or when the caller
+//! cancels it. A lookup that panics fails alone. If the thread ends otherwise, it ends the process,
+//! because a cloud that resolves no names serves nobody.
 //!
 //! Invariants: a query has at most one answer, and a cancelled one none; the addresses are not yet
 //! checked against the access list.
@@ -17,6 +19,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
@@ -24,7 +27,7 @@ use std::time::Instant;
 use polyrail_model::HostName;
 use tokio::runtime::Builder;
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 
 use names::Names;
 
@@ -51,8 +54,8 @@ pub enum ResolveError {
     /// The name servers did not answer; a later attempt may succeed.
     #[error("the name servers do not answer ({0}): check /etc/resolv.conf of the cloud")]
     Temporary(String),
-    /// Too many lookups are in progress.
-    #[error("more than {LOOKUPS_MAX} names are being resolved")]
+    /// The resolver's thread is too slow.
+    #[error("more than {REQUESTS_MAX} requests wait for the resolver")]
     Overload,
 }
 
@@ -87,23 +90,27 @@ impl Resolver {
     where
         F: Future<Output = Result<Vec<IpAddr>, ResolveError>> + Send + 'static,
     {
-        let (jobs, queue) = mpsc::channel(2 * LOOKUPS_MAX);
+        let (jobs, queue) = mpsc::channel(REQUESTS_MAX);
         let (done, answers) = channel();
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        std::thread::Builder::new()
-            .name("resolve".to_owned())
-            .spawn(move || runtime.block_on(serve(queue, &done, &waker, lookup)))?;
+        let serve = move || runtime.block_on(serve(queue, &done, &waker, lookup));
+        std::thread::Builder::new().name("resolve".to_owned()).spawn(move || {
+            let reason = match catch_unwind(AssertUnwindSafe(serve)) {
+                Ok(Ok(())) => return,
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => "panic".to_owned(),
+            };
+            tracing::error!(reason, "the resolver's thread ended: aborting");
+            std::process::abort();
+        })?;
         Ok(Self { jobs, answers, open: BTreeSet::new(), next: 0 })
     }
 
     /// Queries the addresses of a name. After `deadline` there is no answer.
     ///
     /// # Errors
-    /// [`ResolveError::Overload`]: too many lookups are in progress.
+    /// [`ResolveError::Overload`]: [`REQUESTS_MAX`] requests wait for the thread.
     pub fn submit(&mut self, name: HostName, deadline: Instant) -> Result<QueryId, ResolveError> {
-        if self.open.len() >= LOOKUPS_MAX {
-            return Err(ResolveError::Overload);
-        }
         let query = QueryId(self.next);
         let job = Job::Look { query, name, deadline };
         self.jobs.try_send(job).map_err(|_| ResolveError::Overload)?;
@@ -118,11 +125,6 @@ impl Resolver {
             // If the thread is behind, the lookup ends at its deadline.
             let _ = self.jobs.try_send(Job::Cancel(query));
         }
-    }
-
-    /// The number of lookups in progress. Each has two sockets, one for each address family.
-    pub fn in_progress(&self) -> usize {
-        self.open.len()
     }
 
     /// The next answer; call until `None` after a wake-up.
@@ -142,10 +144,11 @@ async fn serve<F>(
     done: &Sender<Resolution>,
     waker: &mio::Waker,
     lookup: impl Fn(HostName) -> F,
-) where
+) -> io::Result<()>
+where
     F: Future<Output = Result<Vec<IpAddr>, ResolveError>> + Send + 'static,
 {
-    let (mut tasks, mut running) = (JoinSet::new(), BTreeMap::new());
+    let (mut tasks, mut running) = (JoinSet::new(), BTreeMap::<QueryId, AbortHandle>::new());
     loop {
         tokio::select! {
             job = queue.recv() => match job {
@@ -157,19 +160,29 @@ async fn serve<F>(
                     running.insert(query, tasks.spawn(task));
                 }
                 Some(Job::Cancel(query)) => {
-                    running.remove(&query).inspect(tokio::task::AbortHandle::abort);
+                    running.remove(&query).inspect(AbortHandle::abort);
                 }
-                None => return,
+                None => return Ok(()),
             },
             Some(ended) = tasks.join_next() => {
-                // A cancelled task has no answer.
-                let Ok((query, outcome)) = ended else { continue };
+                let (query, result) = match ended {
+                    Ok((query, outcome)) => {
+                        let late = |_| Err(ResolveError::Temporary("no answer in time".to_owned()));
+                        (query, outcome.unwrap_or_else(late).and_then(bounded))
+                    }
+                    Err(error) => {
+                        let ended = running.iter().find(|(_, task)| task.id() == error.id());
+                        // A cancelled task is gone and has no answer.
+                        let Some((&query, _)) = ended else { continue };
+                        (query, Err(ResolveError::Temporary("the lookup panicked".to_owned())))
+                    }
+                };
                 running.remove(&query);
-                let late = |_| Err(ResolveError::Temporary("no answer in time".to_owned()));
-                let result = outcome.unwrap_or_else(late).and_then(bounded);
-                if done.send(Resolution { query, result }).is_err() || waker.wake().is_err() {
-                    return;
+                if done.send(Resolution { query, result }).is_err() {
+                    // The caller is gone.
+                    return Ok(());
                 }
+                waker.wake()?;
             }
         }
     }
@@ -187,7 +200,11 @@ fn bounded(addresses: Vec<IpAddr>) -> Result<Vec<IpAddr>, ResolveError> {
     if kept.is_empty() { Err(ResolveError::NotFound("no addresses".into())) } else { Ok(kept) }
 }
 
-/// The maximum number of lookups in progress; further ones are refused. At least as many as dials.
+/// The maximum number of lookups in progress, which the caller observes.
 pub const LOOKUPS_MAX: usize = 4_096;
+/// The maximum number of requests that wait for the thread: each lookup, and its cancellation.
+pub const REQUESTS_MAX: usize = 2 * LOOKUPS_MAX;
+/// The maximum number of sockets of one lookup.
+pub const LOOKUP_SOCKETS: usize = names::SOCKETS_MAX;
 /// The maximum number of addresses of one family in an answer; further ones are dropped.
 pub const ADDRESSES_PER_FAMILY_MAX: usize = 8;

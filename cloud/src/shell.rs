@@ -35,7 +35,9 @@ use polyrail_tunnel::CloseReason;
 use crate::access::AccessList;
 use crate::congestion::Congestion;
 use crate::descriptors::Descriptors;
-use crate::dial::{DIALS_MAX, DialError, DialSettings, Dialer, Failures, PARALLEL_MAX};
+use crate::dial::{
+    DIAL_DESCRIPTORS, DIALS_MAX, DialError, DialSettings, Dialer, Failures, PARALLEL_MAX,
+};
 use crate::lines::Lines;
 use crate::listeners::Listeners;
 use crate::paths::{Paths, full_name};
@@ -223,7 +225,7 @@ impl Cloud {
         match event {
             Event::Opened { flow, user, destination } => {
                 tracing::debug!(?flow, %destination, "opened");
-                if !self.hold_dials(now, relay) && !relay.endpoint().shed_for(now, flow) {
+                if !self.limit_dials(now, relay) && !relay.endpoint().shed_for(now, flow) {
                     let error = DialError::Overload("too many open files (LimitNOFILE)".into());
                     return self.fail_dial(now, relay, (flow, user), &destination, &error);
                 }
@@ -275,17 +277,19 @@ impl Cloud {
         }
     }
 
-    /// Without free descriptors dials wait. Returns whether there are some.
-    fn hold_dials(&mut self, now: Instant, relay: &Relay) -> bool {
+    /// Lets dials wait for free descriptors. Returns false if none can begin even after all dials
+    /// have ended.
+    fn limit_dials(&mut self, now: Instant, relay: &Relay) -> bool {
         // QUIC tunnels share the listener's descriptor.
         let tunnels = relay.tunnels_of(TunnelMode::Tls);
         let sockets = relay.leg_count() + relay.pending_reset_count();
-        let room = self.descriptors.have_room(tunnels, sockets, self.dialer.descriptors());
-        if !room && let Some(left_out) = self.full.permit(now) {
+        let max = self.descriptors.for_dials(tunnels, sockets);
+        self.dialer.set_descriptors_max(now, max);
+        let full = self.dialer.descriptors() + DIAL_DESCRIPTORS > max;
+        if full && let Some(left_out) = self.full.permit(now) {
             tracing::warn!(left_out, "dials wait: too many open files (LimitNOFILE)");
         }
-        self.dialer.hold(now, !room);
-        room
+        max >= DIAL_DESCRIPTORS
     }
 
     /// The name of a session's gateway.
@@ -431,13 +435,14 @@ impl Shell for Cloud {
 
     fn on_turn(&mut self, now: Instant, relay: &mut Relay) {
         self.listeners.on_turn(now, relay, &self.congestion, self.daemon.shutdown.takes_new());
-        if !self.dialer.is_empty() {
-            self.hold_dials(now, relay);
-        }
         if self.dialer.next_timeout().is_some_and(|at| at <= now) {
             self.dialer.on_timeout(now);
         }
         self.take_dials(now, relay);
+        if !self.dialer.is_empty() {
+            self.limit_dials(now, relay);
+            self.take_dials(now, relay);
+        }
         if let Some(linkdb) = &mut self.daemon.linkdb {
             linkdb.on_turn(now, relay, false);
         }

@@ -22,11 +22,7 @@ use signal_hook_mio::v1_0::Signals;
 /// # Errors
 /// The system refuses a handler or its registration.
 pub fn signals(registry: &Registry, token: Token) -> anyhow::Result<Signals> {
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
-    if cfg!(debug_assertions) {
-        // Tests request a panic with it.
-        signals.add_signal(SIGUSR1)?;
-    }
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1])?;
     registry.register(&mut signals, token, Interest::READABLE)?;
     Ok(signals)
 }
@@ -42,8 +38,8 @@ pub fn prepare_process() -> u64 {
 }
 
 /// Logs a panic. A panic of the data plane's thread then ends the process, because it unwinds
-/// `main`. The threads in [`VITAL`] serve users' flows as well, so their panics abort the process.
-/// The others report their failure themselves.
+/// `main`. The threads of [`INTERCEPTION`] serve users' flows as well, so their panics abort the
+/// process. The others handle their panics themselves.
 fn on_panic(panic: &PanicHookInfo<'_>) {
     let payload = panic.payload();
     let text = payload.downcast_ref::<String>().map(String::as_str);
@@ -53,7 +49,7 @@ fn on_panic(panic: &PanicHookInfo<'_>) {
     let thread = std::thread::current();
     let name = thread.name().unwrap_or("unnamed");
     tracing::error!(thread = name, place, reason, "thread panicked");
-    if VITAL.iter().any(|vital| name.starts_with(vital)) {
+    if name.starts_with(INTERCEPTION) {
         std::process::abort();
     }
 }
@@ -126,7 +122,6 @@ pub fn linkdb_probe(
     })
 }
 
-/// Prefixes of the names of threads without which a daemon does not serve users; the main thread is
-/// another one.
-const VITAL: [&str; 2] = ["interception", "resolve-"];
+/// The prefix of the names of a gateway's threads without which it does not serve users.
+const INTERCEPTION: &str = "interception";
 const DAY: Duration = Duration::from_secs(86_400);

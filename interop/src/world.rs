@@ -37,6 +37,7 @@ pub struct Plan {
     proxy_alone: bool,
     sysctls: Vec<(String, String)>,
     rail: Option<Rail>,
+    previous: Option<Side>,
 }
 
 impl Plan {
@@ -102,6 +103,12 @@ impl Plan {
         self
     }
 
+    /// Starts the daemon of an earlier commit on one side.
+    pub fn previous(mut self, side: Side) -> Plan {
+        self.previous = Some(side);
+        self
+    }
+
     /// Sets a kernel parameter in the namespaces of gateway and cloud.
     pub fn sysctl(mut self, key: &str, value: &str) -> Plan {
         self.sysctls.push((key.into(), value.into()));
@@ -150,7 +157,7 @@ impl World {
 
     /// Sets everything up without waiting for a carrier.
     pub fn start_cold(plan: &Plan) -> Result<World> {
-        let programs = Programs::find()?;
+        let programs = Programs::find()?.with_previous(plan.previous);
         let lab = Lab::new()?;
         for (key, value) in &plan.sysctls {
             lab.gateway.sysctl(key, value)?;
@@ -290,7 +297,7 @@ impl World {
 pub fn start_daemon(lab: &Lab, programs: &Programs, side: Side) -> Result<Process> {
     let name = side.name();
     let namespace = if side == Side::Gateway { &lab.gateway } else { &lab.cloud };
-    Program::new(name, programs.path(&format!("polyrail-{name}")), lab.log(name))
+    Program::new(name, programs.daemon(side), lab.log(name))
         .arg("--config")
         .arg(side.configuration(lab))
         .resolver(&lab.resolver_file(side == Side::Cloud))

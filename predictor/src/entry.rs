@@ -44,6 +44,17 @@ pub enum Entry {
     Rates(Rates),
 }
 
+impl Entry {
+    /// The track.
+    pub fn route_mut(&mut self) -> &mut RouteId {
+        match self {
+            Self::Handover(handover, _) => &mut handover.route,
+            Self::Track(piece) => &mut piece.route,
+            Self::Rates(rates) => &mut rates.route,
+        }
+    }
+}
+
 /// A point on earth and the direction of travel there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+mod creator;
 pub mod detect;
 pub mod entry;
 pub mod exchange;

@@ -81,11 +81,11 @@ impl Foresight {
         match event {
             Event::SessionUp { session, peer, .. } => {
                 let (session, peer) = (*session, peer.to_string());
-                self.worker.feed(Input::Up { session, peer });
+                self.worker.begin(now, session, peer);
                 false
             }
             Event::SessionEnded { session, .. } => {
-                self.worker.feed(Input::Down(*session));
+                self.worker.end(*session);
                 false
             }
             Event::Message { session, channel, waited, payload } => {

@@ -110,6 +110,11 @@ impl Leg {
         self.read_ended != self.write_ended
     }
 
+    /// Whether the socket may have unread bytes.
+    pub(crate) fn has_unread(&self) -> bool {
+        self.readable && !self.read_ended
+    }
+
     /// Bytes read from the socket since the last call.
     pub(crate) fn take_read(&mut self) -> usize {
         std::mem::take(&mut self.read)

@@ -335,10 +335,8 @@ impl Relay {
             let Some(leg) = self.legs.get_mut(index) else { continue };
             leg.queued = false;
             let served = leg.serve(now, &mut self.endpoint, &mut self.scratch, &mut moved);
-            let read = leg.take_read();
-            if read > 0 {
-                leg.buffer.on_read(&leg.stream, read, &mut self.buffers, self.settings.buffers);
-            }
+            let turn = (leg.take_read(), leg.has_unread());
+            leg.buffer.on_turn(&leg.stream, turn, &mut self.buffers, self.settings.buffers);
             match served {
                 Served::Waits => {
                     if leg.is_half_closed() {

@@ -74,6 +74,15 @@ pub const RANGES_SHARE: u64 = 16;
 /// The memory of a range that was received out of order, in bytes: half-full nodes of a B-tree.
 pub const RANGE_BYTES: u64 = 48;
 
+/// All runs in flight of a session may take this part of its memory, [`RUN_BYTES`] each. Beyond,
+/// each flow may have one, and an acknowledgement that splits a run resets its flow. An honest peer
+/// acknowledges whole runs; segments of all its memory need three quarters of this.
+pub const RUNS_SHARE: u64 = 4;
+
+/// The memory of a run in flight, in bytes: half-full nodes of a B-tree. A run that was sent on
+/// several paths takes up to 320 bytes more.
+pub const RUN_BYTES: u64 = 256;
+
 /// Unacknowledged runs of a flow; at the bound nothing new is sent.
 pub const RUNS_MAX: usize = 2_048;
 
@@ -112,8 +121,8 @@ pub const FLOWS_REFUSED_MAX: usize = 16_384;
 pub const FLOW_RANGES_MAX: usize = 4_096;
 
 /// The maximum overhead of an open flow, in bytes: its state, and the parts of its buffers that no
-/// credit covers. A session allocates at most 1.2 times its memory for received bytes, and this for
-/// each open flow.
+/// credit covers. A session allocates at most 1.2 times its memory for received bytes, three times
+/// its memory for sent bytes, and this for each open flow.
 pub const FLOW_OVERHEAD: u64 = 4 * 1_024;
 
 /// How long a reset flow continues to deliver data written before the reset.
@@ -212,7 +221,7 @@ pub const ASIDE_MAX: usize = 128;
 
 /// Flows without credit that are examined after an event that may bring some: a passenger may have
 /// thousands, and a download causes thousands of events a second.
-pub const FED_AT_ONCE: usize = 16;
+pub const FED_AT_ONCE: usize = 4;
 
 /// A scheduler that lets a segment wait for a time is asked again no sooner than after this.
 pub const WAKE_APART: Duration = Duration::from_millis(1);

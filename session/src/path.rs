@@ -17,17 +17,19 @@
 //! A path is hidden from the scheduler unless it is Live. While no path of the session is Live, the
 //! newest Fresh path of each carrier is shown.
 
+mod carried;
 mod link;
 mod pings;
 mod reports;
 mod stall;
 
-use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use polyrail_model::{Bytes, FlowId, PathId, TunnelMode};
+use polyrail_model::{Bytes, PathId, TunnelMode};
 use polyrail_scheduler::PathView;
 
+pub(crate) use self::carried::Carried;
+use self::carried::CarriedRuns;
 use self::link::Link;
 use self::pings::Pings;
 use self::reports::Reports;
@@ -52,8 +54,8 @@ pub(crate) struct Path {
     /// One-way delay to the peer.
     pub delay: Delay,
     pub link: Link,
-    /// The runs sent over it, in order; settled entries are removed lazily.
-    pub carried: VecDeque<Carried>,
+    /// The runs sent over it.
+    pub carried: CarriedRuns,
     pub stall: Stall,
     pub pings: Pings,
     /// The peer is known to receive on it.
@@ -82,14 +84,6 @@ pub(crate) enum Standing {
     Closing,
 }
 
-/// A run sent over a path.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Carried {
-    pub flow: FlowId,
-    pub start: u64,
-    pub end: u64,
-}
-
 /// The properties of a new path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Manner<'a> {
@@ -113,7 +107,7 @@ impl Path {
             control_debt: 0,
             delay: Delay::default(),
             link: Link::default(),
-            carried: VecDeque::new(),
+            carried: CarriedRuns::default(),
             stall: Stall::new(now),
             pings: Pings::new(now),
             proven: manner.proven,

@@ -13,7 +13,7 @@ use polyrail_model::{
 };
 use polyrail_session::limits::{FLOW_OVERHEAD, REPORT_APART, RESET_LINGER, TUNNELS_MAX};
 use polyrail_session::wire::{
-    DataMarks, Frame, Greeting, NUMBER_MAX, Notice, Open, Reset, Said, encode,
+    Ack, DataMarks, Frame, Greeting, NUMBER_MAX, Notice, Open, Reset, Said, encode,
 };
 use polyrail_session::{Event, FlowKey, PathReport, ResetReason, Settings, TunnelInfo, TunnelKey};
 
@@ -23,6 +23,7 @@ const TUNNEL: TunnelKey = TunnelKey(0);
 /// A cloud, and a gateway whose frames are the test's.
 struct Attack {
     pair: Pair,
+    tunnel: TunnelKey,
     frames: Vec<u8>,
 }
 
@@ -30,7 +31,7 @@ impl Attack {
     fn new() -> Self {
         let mut pair = Pair::new(Settings { memory: Bytes(MEMORY), ..Settings::default() });
         pair.up(0, "a");
-        Self { pair, frames: Vec::new() }
+        Self { pair, tunnel: TUNNEL, frames: Vec::new() }
     }
 
     fn data(&mut self, flow: u64, sequence: u64, data: &[u8]) {
@@ -52,14 +53,33 @@ impl Attack {
         encode(&Frame::Reset(reset), &mut self.frames);
     }
 
+    /// Opens a flow with a large window and this much credit in total; returns its key.
+    fn served(&mut self, flow: u64, credit: u64) -> FlowKey {
+        self.open(flow);
+        for (flow, limit) in [(flow, MEMORY), (0, credit)] {
+            encode(&Frame::Window { flow: FlowId(flow), limit, drained: 0 }, &mut self.frames);
+        }
+        assert!(self.deliver());
+        *self.opened().last().unwrap()
+    }
+
     /// Delivers the frames. Returns whether the cloud still accepts the tunnel.
     fn deliver(&mut self) -> bool {
-        let Self { pair, frames } = self;
-        pair.cloud.receive(pair.now, TUNNEL, frames);
+        let Self { pair, tunnel, frames } = self;
+        pair.cloud.receive(pair.now, *tunnel, frames);
         frames.clear();
         pair.at_cloud.extend(std::iter::from_fn(|| pair.cloud.poll_event()));
         pair.cloud.transmit(pair.now, &mut endpoints::Wire::default());
         !pair.at_cloud.iter().any(|event| closes(event).is_some())
+    }
+
+    /// The cloud has closed the tunnel: joins the session with another one.
+    fn rejoin(&mut self) {
+        self.pair.at_cloud.clear();
+        self.pair.down(self.tunnel.0);
+        self.tunnel = TunnelKey(1 - self.tunnel.0);
+        self.pair.up(self.tunnel.0, "a");
+        assert!(self.deliver(), "the new tunnel is accepted");
     }
 
     /// The flows that the cloud has reported.
@@ -222,15 +242,18 @@ fn resets_do_not_enlarge_the_memory_of_the_session() {
         for flow in 1..9 {
             attack.reset(flow, NUMBER_MAX, 0);
         }
-        attack.deliver();
-        // Sixteen times the memory.
+        assert!(!attack.deliver());
+        // Sixteen times the memory, and a tunnel is lost each time that the credit is exceeded.
+        let mut accepted = 0;
         for flow in 9..(9 + 16 * 8) {
+            attack.rejoin();
             attack.open(flow);
             for at in 0..MEMORY / 8 / 8_192 {
                 attack.data(flow, 1 + at * 8_192, &[7; 8_191]);
             }
-            attack.deliver();
+            accepted += u32::from(attack.deliver());
         }
+        assert!((7..=9).contains(&accepted), "{accepted} flows with an eighth of the memory");
     });
     println!("resets: {bytes} bytes allocated, bound {bound}");
     assert!(bytes <= bound, "{bytes} bytes, bound {bound}");
@@ -246,7 +269,7 @@ fn sparse_data_costs_no_more_memory_than_credit() {
                 for at in (2..MEMORY / 256).step_by(step) {
                     attack.data(flow, at, &vec![7; length]);
                 }
-                attack.deliver();
+                assert!(attack.deliver());
             }
         });
         println!("{length} bytes every {step}: {bytes} bytes allocated, bound {bound}");
@@ -256,23 +279,114 @@ fn sparse_data_costs_no_more_memory_than_credit() {
 
 #[test]
 fn slow_readers_pin_no_more_memory_than_credit() {
+    // Servers that take all but the last bytes, and servers that leave more than half.
+    for (leave, flows) in [(10, 256), (MEMORY as usize / 28, 27)] {
+        let mut attack = Attack::new();
+        let (bytes, bound) = allocated(&mut attack, |attack| {
+            for flow in 1..=flows {
+                attack.open(flow);
+                let most = MEMORY / 16;
+                for at in 0..most / 1_024 {
+                    attack.data(flow, 1 + at * 1_024, &[7; 1_024]);
+                }
+                assert!(attack.deliver(), "flow {flow}: the rest returned as credit");
+                let key = *attack.opened().last().unwrap();
+                let unread = attack.pair.cloud.readable(key).concat().len();
+                attack.pair.cloud.consume(attack.pair.now, key, unread - leave);
+                assert!(attack.deliver());
+            }
+        });
+        println!("slow readers: {bytes} bytes allocated, bound {bound}");
+        assert!(bytes <= bound, "{bytes} bytes, bound {bound}");
+    }
+}
+
+#[test]
+fn acknowledging_all_but_the_last_bytes_keeps_no_memory() {
     let mut attack = Attack::new();
     let (bytes, bound) = allocated(&mut attack, |attack| {
         for flow in 1..=256 {
-            attack.open(flow);
-            let most = MEMORY / 16;
-            for at in 0..most / 1_024 {
-                attack.data(flow, 1 + at * 1_024, &[7; 1_024]);
-            }
-            attack.deliver();
-            // Its server takes all but the last bytes.
-            let Some(&key) = attack.opened().last() else { continue };
-            let unread = attack.pair.cloud.readable(key).concat().len();
-            attack.pair.cloud.consume(attack.pair.now, key, unread.saturating_sub(10));
-            attack.deliver();
+            let key = attack.served(flow, flow * MEMORY);
+            let (cloud, now) = (&mut attack.pair.cloud, attack.pair.now);
+            let written = cloud.write(now, key, &vec![7; MEMORY as usize / 32]) as u64;
+            assert!(attack.deliver());
+            let cumulative = written - 10;
+            let ack = Ack { flow: FlowId(flow), cumulative, drained: cumulative, ..Ack::default() };
+            encode(&Frame::Ack(ack), &mut attack.frames);
+            assert!(attack.deliver());
         }
     });
-    println!("slow readers: {bytes} bytes allocated, bound {bound}");
+    assert_eq!(attack.flows(), 256);
+    println!("unacknowledged ends: {bytes} bytes allocated, bound {bound}");
+    assert!(bytes <= bound, "{bytes} bytes, bound {bound}");
+}
+
+#[test]
+fn acknowledgements_that_split_runs_take_bounded_memory() {
+    let mut attack = Attack::new();
+    let (bytes, bound) = allocated(&mut attack, |attack| {
+        for flow in 1..=64 {
+            let key = attack.served(flow, MEMORY);
+            let (cloud, now) = (&mut attack.pair.cloud, attack.pair.now);
+            assert_eq!(cloud.write(now, key, &[7; 7_000]), 7_000);
+            assert!(attack.deliver());
+            let every_second: Vec<_> = (1..7_000).step_by(2).map(|at| at..at + 1).collect();
+            // Few enough that the first flows stay below the bound and keep their runs.
+            for ranges in every_second.chunks(32).take(30) {
+                let (flow, ranges) = (FlowId(flow), ranges.to_vec());
+                encode(&Frame::Ack(Ack { flow, ranges, ..Ack::default() }), &mut attack.frames);
+            }
+            assert!(attack.deliver());
+        }
+    });
+    println!("split runs: {bytes} bytes allocated, bound {bound}");
+    assert!(bytes <= bound, "{bytes} bytes, bound {bound}");
+    // A server that drips takes the rest.
+    let key = attack.served(65, MEMORY);
+    for _ in 0..300 {
+        assert_eq!(attack.pair.cloud.write(attack.pair.now, key, b"x"), 1);
+        assert!(attack.deliver());
+    }
+    // At the bound, a flow whose runs are acknowledged whole still moves.
+    attack.pair.at_cloud.clear();
+    let key = attack.served(66, MEMORY);
+    for turn in 1..=20 {
+        assert_eq!(attack.pair.cloud.write(attack.pair.now, key, &[7; 2_000]), 2_000);
+        assert!(attack.deliver());
+        let (flow, cumulative) = (FlowId(66), turn * 2_000);
+        let ack = Ack { flow, cumulative, drained: cumulative, ..Ack::default() };
+        encode(&Frame::Ack(ack), &mut attack.frames);
+        assert!(attack.deliver());
+    }
+    assert_eq!(events(&mut attack, |event| matches!(event, Event::Reset { .. })), 0);
+    // An acknowledgement that splits a run resets it.
+    let (flow, ranges) = (FlowId(66), std::iter::once(40_500..40_501).collect());
+    assert_eq!(attack.pair.cloud.write(attack.pair.now, key, &[7; 2_000]), 2_000);
+    assert!(attack.deliver());
+    let ack = Ack { flow, cumulative: 40_000, ranges, ..Ack::default() };
+    encode(&Frame::Ack(ack), &mut attack.frames);
+    assert!(attack.deliver());
+    assert_eq!(events(&mut attack, |event| matches!(event, Event::Reset { .. })), 1);
+}
+
+#[test]
+fn run_that_is_never_acknowledged_does_not_keep_later_ones_in_memory() {
+    let mut attack = Attack::new();
+    let (bytes, bound) = allocated(&mut attack, |attack| {
+        let [first, second] = [1, 2].map(|flow| attack.served(flow, 1 << 40));
+        attack.pair.cloud.write(attack.pair.now, first, b"never acknowledged");
+        assert!(attack.deliver());
+        for turn in 1..=140_000 {
+            assert_eq!(attack.pair.cloud.write(attack.pair.now, second, &[7; 10]), 10);
+            let (flow, cumulative) = (FlowId(2), (turn - 1) * 10);
+            let (limit, drained) = (cumulative + MEMORY, cumulative);
+            let ack = Ack { flow, cumulative, limit, drained, ..Ack::default() };
+            encode(&Frame::Ack(ack), &mut attack.frames);
+            assert!(attack.deliver());
+            attack.pair.at_cloud.clear();
+        }
+    });
+    println!("runs of a path: {bytes} bytes allocated, bound {bound}");
     assert!(bytes <= bound, "{bytes} bytes, bound {bound}");
 }
 

@@ -88,3 +88,34 @@ fn heaviest_user_sheds_its_most_idle_flow_for_others_and_names_have_a_reserve() 
         assert_eq!(heavy.iter().filter(|flow| pair.at_gateway.contains(&shed(**flow))).count(), 0);
     }
 }
+
+#[test]
+fn heaviest_user_sheds_flows_that_the_peer_has_reset_and_nobody_reads() {
+    for capped in [NodeRole::Gateway, NodeRole::Cloud] {
+        let mut pair = Pair::new(Settings::default());
+        pair.up(0, "a");
+        let full = Settings { flows_max: 4, ..Settings::default() };
+        let side = if capped == NodeRole::Gateway { &mut pair.gateway } else { &mut pair.cloud };
+        side.set_settings(pair.now, full);
+        let heavy: Vec<_> = (0..4).map(|_| open(&mut pair, 66).unwrap()).collect();
+        pair.advance(Duration::from_millis(100));
+        let served = |event: &Event| match event {
+            Event::Opened { flow, .. } => Some(*flow),
+            _ => None,
+        };
+        let served: Vec<_> = pair.at_cloud.iter().filter_map(served).collect();
+        for (at_gateway, at_cloud) in heavy.into_iter().zip(served) {
+            let (peer, flow) = match capped {
+                NodeRole::Gateway => (&mut pair.cloud, at_cloud),
+                NodeRole::Cloud => (&mut pair.gateway, at_gateway),
+            };
+            assert_eq!(peer.write(pair.now, flow, b"unread"), 6);
+            peer.reset(pair.now, flow, ResetReason::PeerReset);
+        }
+        pair.advance(Duration::from_millis(100));
+        let other = open(&mut pair, 7).unwrap();
+        pair.advance(Duration::from_millis(100));
+        let refused = Event::Reset { flow: other, reason: ResetReason::Overload };
+        assert!(!pair.at_gateway.contains(&refused), "{capped:?}");
+    }
+}

@@ -22,9 +22,9 @@ use mio::{Interest, Registry, Token};
 use polyrail_model::{Destination, Families};
 use slab::Slab;
 
-use super::{Admission, Attempt, DialError, Dialing, Quotas, Race, Step, candidates};
+use super::{Admission, Attempt, DialError, Dialing, PARALLEL_MAX, Quotas, Race, Step, candidates};
 use crate::access::AccessList;
-use crate::resolve::{QueryId, Resolver};
+use crate::resolve::{LOOKUP_SOCKETS, QueryId, Resolver};
 
 /// The operator's settings for dials.
 #[derive(Clone, Copy, Debug)]
@@ -66,8 +66,8 @@ pub struct Dialer<K> {
     sockets: Slab<Connecting<K>>,
     timers: BTreeSet<(Instant, K)>,
     events: VecDeque<DialEvent<K>>,
-    /// No dial begins.
-    held: bool,
+    /// The descriptors that dials may occupy.
+    descriptors_max: usize,
 }
 
 struct Dial {
@@ -118,7 +118,7 @@ impl<K: Copy + Ord> Dialer<K> {
             sockets: Slab::new(),
             timers: BTreeSet::new(),
             events: VecDeque::new(),
-            held: false,
+            descriptors_max: usize::MAX,
         }
     }
 
@@ -129,9 +129,10 @@ impl<K: Copy + Ord> Dialer<K> {
         self.access = access;
     }
 
-    /// Lets no dial begin while `held`, for lack of descriptors; those under way continue.
-    pub fn hold(&mut self, now: Instant, held: bool) {
-        self.held = held;
+    /// Sets the number of descriptors that the dials may occupy. A dial begins only if
+    /// [`DIAL_DESCRIPTORS`] of them are free; dials under way continue.
+    pub fn set_descriptors_max(&mut self, now: Instant, max: usize) {
+        self.descriptors_max = max;
         self.begin_waiting(now);
     }
 
@@ -148,9 +149,9 @@ impl<K: Copy + Ord> Dialer<K> {
         self.begin_waiting(now);
     }
 
-    /// Begins the dials that the quotas permit.
+    /// Begins the dials that the quotas and the descriptors permit.
     fn begin_waiting(&mut self, now: Instant) {
-        while !self.held
+        while self.descriptors() + DIAL_DESCRIPTORS <= self.descriptors_max
             && let Some(key) = self.admission.begin_next()
         {
             self.begin(now, key);
@@ -202,10 +203,12 @@ impl<K: Copy + Ord> Dialer<K> {
         self.dials.len()
     }
 
-    /// The descriptors that the dials may occupy: the open sockets, and one more for each dial
-    /// under way, which may start another attempt.
+    /// The descriptors that the dials may occupy: those of a lookup, or those of the attempts of a
+    /// race, and the connections that the caller has not taken.
     pub fn descriptors(&self) -> usize {
-        self.sockets.len() + self.admission.active() + self.resolver.in_progress()
+        let lookups = self.queries.len();
+        let races = self.admission.active().saturating_sub(lookups);
+        lookups * LOOKUP_SOCKETS + races * PARALLEL_MAX + self.events.len()
     }
 
     /// Whether there is no dial.
@@ -437,4 +440,7 @@ pub const DIALS_MAX: usize = 4096;
 pub const SESSION_WAITING_MAX: usize = 4096;
 /// The maximum number of waiting dials in total; beyond, the heaviest session pays.
 pub const WAITING_MAX: usize = 4 * SESSION_WAITING_MAX;
+/// The maximum number of descriptors of one dial: first a lookup, then a race.
+pub const DIAL_DESCRIPTORS: usize = LOOKUP_SOCKETS;
+const _: () = assert!(DIAL_DESCRIPTORS >= PARALLEL_MAX, "the race has what the lookup had");
 const _: () = assert!(DIALS_MAX <= crate::resolve::LOOKUPS_MAX, "every dial may look up a name");

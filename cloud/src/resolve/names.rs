@@ -9,7 +9,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use hickory_resolver::config::LookupIpStrategy;
 use hickory_resolver::net::NetError;
-use hickory_resolver::{Resolver, TokioResolver};
+use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::{Resolver, ResolverBuilder, TokioResolver};
 use polyrail_model::HostName;
 
 use super::{LOOKUPS_MAX, ResolveError};
@@ -31,11 +32,13 @@ impl Names {
         name: HostName,
     ) -> impl Future<Output = Result<Vec<IpAddr>, ResolveError>> + Send + use<> {
         let resolver = self.0.borrow_mut().current();
-        async move {
-            let found = resolver?.lookup_ip(name.as_str()).await;
-            found.map(|found| found.iter().collect()).map_err(|error| classify(&error))
-        }
+        async move { addresses(&resolver?, &name).await }
     }
+}
+
+async fn addresses(resolver: &TokioResolver, name: &HostName) -> Result<Vec<IpAddr>, ResolveError> {
+    let found = resolver.lookup_ip(name.as_str()).await;
+    found.map(|found| found.iter().collect()).map_err(|error| classify(&error))
 }
 
 impl State {
@@ -46,7 +49,7 @@ impl State {
             self.looked_at = Some(now);
             let changed = FILES.map(|file| fs::metadata(file).and_then(|f| f.modified()).ok());
             if self.resolver.is_none() || changed != self.changed {
-                match build() {
+                match Resolver::builder_tokio().and_then(build) {
                     Ok(resolver) => (self.resolver, self.changed) = (Some(resolver), changed),
                     Err(error) => tracing::warn!(%error, "cannot read /etc/resolv.conf"),
                 }
@@ -57,12 +60,13 @@ impl State {
     }
 }
 
-fn build() -> Result<TokioResolver, NetError> {
-    let mut builder = Resolver::builder_tokio()?;
+/// A resolver with these name servers, and the options for many lookups at once.
+fn build(mut builder: ResolverBuilder<TokioRuntimeProvider>) -> Result<TokioResolver, NetError> {
     let options = builder.options_mut();
     options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
-    // One socket for each family; another server is asked after a timeout.
-    options.num_concurrent_reqs = 1;
+    // Two servers are queried at once, because the next one gets its turn only after the timeout of
+    // the first, which is that of the whole lookup.
+    options.num_concurrent_reqs = SERVERS_AT_ONCE;
     options.max_active_requests = 2 * LOOKUPS_MAX;
     builder.build()
 }
@@ -77,6 +81,16 @@ fn classify(error: &NetError) -> ResolveError {
     }
 }
 
+/// The maximum number of sockets of one lookup: of both families, for each of the servers, with the
+/// attempts of `hickory-net` 0.26, which keeps the socket of each earlier attempt.
+pub(super) const SOCKETS_MAX: usize = 2 * SERVERS_AT_ONCE * ATTEMPTS;
+/// `UdpClientStream::max_retries`, which counts the first attempt.
+const ATTEMPTS: usize = 3;
+/// The name servers that a lookup queries at once.
+const SERVERS_AT_ONCE: usize = 2;
 const FILES: [&str; 2] = ["/etc/resolv.conf", "/etc/hosts"];
 /// How often the files are checked for changes, if there are lookups.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests;

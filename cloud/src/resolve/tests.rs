@@ -98,16 +98,61 @@ fn silent_name_servers_delay_no_other_lookup() {
 }
 
 #[test]
-fn lookups_are_bounded_and_cancelled_ones_leave_their_place() {
+fn requests_to_a_slow_thread_are_bounded() {
+    let (release, blocked) = channel::<()>();
+    let mut bench = Bench::new(move |name: HostName| {
+        let _ = blocked.recv();
+        some_silent(name)
+    });
+    let mut submit = || bench.resolver.submit(name("silent.example"), soon());
+    let taken = (0..2 * REQUESTS_MAX).take_while(|_| submit().is_ok()).count();
+    // The thread has one of them.
+    assert!((REQUESTS_MAX..=REQUESTS_MAX + 1).contains(&taken), "{taken}");
+    assert_eq!(submit(), Err(ResolveError::Overload));
+    drop(release);
+}
+
+#[test]
+fn cancelled_lookups_have_no_answer() {
     let mut bench = Bench::new(some_silent);
-    let submit = |bench: &mut Bench| bench.resolver.submit(name("silent.example"), soon());
-    let queries: Vec<QueryId> = (0..LOOKUPS_MAX).map(|_| submit(&mut bench).unwrap()).collect();
-    assert_eq!(submit(&mut bench), Err(ResolveError::Overload));
-    assert_eq!(bench.resolver.in_progress(), LOOKUPS_MAX);
-    bench.resolver.cancel(queries[7]);
-    bench.resolver.cancel(queries[7]);
+    let cancelled = bench.resolver.submit(name("silent.example"), soon()).unwrap();
+    bench.resolver.cancel(cancelled);
+    bench.resolver.cancel(cancelled);
     let query = bench.resolver.submit(name("one.example"), soon()).unwrap();
     assert_eq!(bench.answer().query, query);
+    assert!(bench.resolver.open.is_empty());
+}
+
+#[test]
+fn panic_of_a_lookup_fails_this_lookup_only() {
+    let mut bench = Bench::new(|name: HostName| async move {
+        assert_ne!(name.as_str(), "bad.example");
+        some_silent(name).await
+    });
+    let bad = bench.resolver.submit(name("bad.example"), soon()).unwrap();
+    let answer = bench.answer();
+    assert_eq!(answer.query, bad);
+    assert!(matches!(answer.result, Err(ResolveError::Temporary(_))), "{:?}", answer.result);
+    let good = bench.resolver.submit(name("one.example"), soon()).unwrap();
+    assert_eq!(bench.answer().query, good);
+}
+
+#[test]
+fn end_of_the_thread_ends_the_process() {
+    const CHILD: &str = "POLYRAIL_TEST_RESOLVER_PANICS";
+    if std::env::var_os(CHILD).is_some() {
+        // The panic is in the thread, not in a lookup.
+        let panics = |_: HostName| -> std::future::Ready<_> { panic!("for the test") };
+        let mut bench = Bench::new(panics);
+        bench.resolver.submit(name("one.example"), soon()).unwrap();
+        std::thread::sleep(Duration::from_secs(20));
+        return;
+    }
+    let this = std::env::current_exe().unwrap();
+    let mut child = std::process::Command::new(this);
+    child.args(["--exact", "resolve::tests::end_of_the_thread_ends_the_process"]).env(CHILD, "1");
+    let status = child.output().unwrap().status;
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(libc::SIGABRT));
 }
 
 #[test]
@@ -118,7 +163,7 @@ fn lookup_ends_at_its_deadline() {
     let answer = bench.answer();
     assert!(Instant::now() >= deadline && answer.query == query);
     assert!(matches!(answer.result, Err(ResolveError::Temporary(_))), "{:?}", answer.result);
-    assert_eq!(bench.resolver.in_progress(), 0);
+    assert!(bench.resolver.open.is_empty());
 }
 
 #[test]

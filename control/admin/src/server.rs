@@ -65,6 +65,16 @@ pub fn start<C: Tables>(options: AdminOptions<C>) -> io::Result<AdminHandle<C>> 
 }
 
 impl<C: Tables> AdminOptions<C> {
+    /// Serves one connection without a socket and a control thread, for the fuzzer. Commands to the
+    /// data plane go to `commands`.
+    #[doc(hidden)]
+    pub async fn serve<I>(self, commands: std::sync::mpsc::SyncSender<AdminCommand<C>>, io: I)
+    where
+        I: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
+    {
+        connection::serve(io, routes::router(Arc::new(self.into_control(commands)))).await;
+    }
+
     pub(crate) fn into_control(
         self,
         commands: std::sync::mpsc::SyncSender<AdminCommand<C>>,

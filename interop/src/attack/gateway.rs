@@ -40,15 +40,25 @@ pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
 /// The next unit of a flood; the number counts them from 0.
 type Flood = fn(u64) -> Vec<u8>;
 
-const FLOODS: [(&str, Flood); 3] = [("resets", resets), ("holes", holes), ("notices", notices)];
+const FLOODS: [(&str, Flood); 4] =
+    [("resets", resets), ("embryos", embryos), ("holes", holes), ("notices", notices)];
 
-/// RESETs of flows that never existed, with a high last number.
+/// RESETs of flows that never existed, with a last number beyond the session's credit.
 fn resets(number: u64) -> Vec<u8> {
+    resets_of(number, 1 << 40)
+}
+
+/// RESETs of flows that never existed, within the session's credit.
+fn embryos(number: u64) -> Vec<u8> {
+    resets_of(number, 2)
+}
+
+fn resets_of(number: u64, last: u64) -> Vec<u8> {
     let reset = |flow: u64| {
         let mut payload = Vec::new();
         put(&mut payload, flow);
         payload.push(0);
-        [1, 1 << 40, 0].into_iter().for_each(|field| put(&mut payload, field));
+        [1, last, 0].into_iter().for_each(|field| put(&mut payload, field));
         frame(0x09, &payload)
     };
     let first = 1 + number * PER_UNIT;
@@ -97,7 +107,7 @@ fn notices(number: u64) -> Vec<u8> {
 struct Seen {
     /// The other gateway's goodput over that without the flood, by pair.
     rates: Vec<f64>,
-    /// Growth of the cloud's memory, MiB.
+    /// The most by which the cloud's memory grew during the flood, MiB.
     growth: f64,
     log_lines: f64,
     /// Sent by the intruder, MB.
@@ -117,18 +127,20 @@ fn measure(world: &mut World, flood: Flood, pairs: usize) -> Result<Seen> {
         let next = download(world, &file);
         let lines = world.cloud.log().lines().count();
         let (stop, started) = (AtomicBool::new(false), Instant::now());
-        let (next, sent) = std::thread::scope(|scope| {
+        let (next, sent, peak) = std::thread::scope(|scope| {
             let intruder = scope.spawn(|| flood_until(world, &stop, flood));
             std::thread::sleep(BEFORE);
+            let peak = scope.spawn(|| peak_until(world, &stop));
             let next = next.verify(&world.lab.passenger, &file);
             std::thread::sleep(LENGTH.saturating_sub(started.elapsed()));
             stop.store(true, Ordering::Relaxed);
+            let peak = peak.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             let sent = intruder.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            (next, sent)
+            (next, sent, peak)
         });
         let (bytes, tunnels) = sent?;
         seen.rates.push(next?.mbit_s() / quiet);
-        let growth = usage::memory_bytes(world.cloud.id())?.saturating_sub(memory);
+        let growth = peak?.saturating_sub(memory);
         seen.growth = seen.growth.max(growth as f64 / 1_048_576.0);
         let new = world.cloud.log().lines().count() - lines;
         seen.log_lines = seen.log_lines.max(new as f64 / started.elapsed().as_secs_f64());
@@ -136,6 +148,16 @@ fn measure(world: &mut World, flood: Flood, pairs: usize) -> Result<Seen> {
         seen.tunnels += f64::from(tunnels);
     }
     Ok(seen)
+}
+
+/// The most memory of the cloud until the flood stops, bytes.
+fn peak_until(world: &World, stop: &AtomicBool) -> Result<u64> {
+    let mut peak = 0;
+    while !stop.load(Ordering::Relaxed) {
+        peak = peak.max(usage::memory_bytes(world.cloud.id())?);
+        std::thread::sleep(LOOK_EVERY);
+    }
+    Ok(peak)
 }
 
 /// A download over the other gateway.
@@ -191,6 +213,7 @@ const BYTES_PER_S: f64 = 2e6;
 /// How long the flood lasts before the download, and at least in all.
 const BEFORE: Duration = Duration::from_secs(1);
 const LENGTH: Duration = Duration::from_secs(5);
+const LOOK_EVERY: Duration = Duration::from_millis(200);
 const PATIENCE: Duration = Duration::from_secs(5);
 const AGAIN: Duration = Duration::from_millis(50);
 /// 1.2 times `session.memory`, and 4 MiB for sessions, tunnels and their buffers.

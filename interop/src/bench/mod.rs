@@ -5,7 +5,6 @@ mod dark;
 mod footprint;
 mod idle;
 mod latency;
-mod restart;
 pub(crate) mod stalled;
 pub(crate) mod throughput;
 
@@ -67,7 +66,6 @@ pub const SUITE: Suite = Suite {
         ("stalled", stalled::run),
         ("idle", idle::run),
         ("footprint", footprint::run),
-        ("restart", restart::run),
         ("local", local),
     ],
 };

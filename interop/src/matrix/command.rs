@@ -1,13 +1,14 @@
 //! The command `polyrail-lab matrix`, and how its rows run.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Result, ensure};
 use polyrail_emulator::guest;
 
-use super::{Row, RowResult, Summary, all_rows, clock, cover, print_row, row};
+use super::parallel::run_each;
+use super::{Row, RowResult, Summary, all_rows, clock, cover, print_row, row, skew};
 use crate::privilege;
+use crate::programs::{Previous, Programs};
 use crate::report::results_folder;
 
 /// Which rows to run, and how.
@@ -41,10 +42,13 @@ pub fn measure(options: &Options) -> Result<()> {
     rows.retain(|row| wanted(&row.to_string()));
     let mut clock_rows = clock::rows(!options.cover);
     clock_rows.retain(|row| wanted(&clock::line(row)));
-    let any = !rows.is_empty() || !clock_rows.is_empty();
+    let mut skew_rows = skew::rows(!options.cover);
+    skew_rows.retain(|row| wanted(&row.to_string()));
+    let any = !rows.is_empty() || !clock_rows.is_empty() || !skew_rows.is_empty();
     ensure!(any, "no row's line contains all of {:?}; --list shows the rows", options.only);
     if options.list {
         rows.iter().for_each(|row| println!("{row}"));
+        skew_rows.iter().for_each(|row| println!("{row}"));
         clock_rows.iter().for_each(|row| println!("{}", clock::line(row)));
         return Ok(());
     }
@@ -53,8 +57,20 @@ pub fn measure(options: &Options) -> Result<()> {
     }
     privilege::become_root()?;
     let mut summary = Summary::default();
-    let outcomes = run_rows(&rows, options.tolerance, 1, options.logs.as_deref());
+    let logs = options.logs.as_deref();
+    let outcomes = run_rows(&rows, options.tolerance, 1, logs);
     outcomes.into_iter().for_each(|outcome| summary.add(outcome));
+    if !skew_rows.is_empty() {
+        match Programs::find()?.previous()? {
+            Previous::Built { commit, same_wire } => {
+                println!("version skew: daemons of {commit}");
+                skew_rows.iter_mut().for_each(|row| row.same_wire = same_wire);
+                let outcomes = skew::run_all(&skew_rows, options.tolerance, 1, logs);
+                outcomes.into_iter().for_each(|outcome| summary.add(outcome));
+            }
+            Previous::Skipped(reason) => println!("SKIP previous-commit: {reason}"),
+        }
+    }
     if !clock_rows.is_empty() {
         for outcome in clock::run_in_guest(clock_rows.len())? {
             print_row(&outcome);
@@ -76,16 +92,6 @@ pub fn run_rows(
     together: usize,
     logs: Option<&Path>,
 ) -> Vec<RowResult> {
-    let queue = Mutex::new(rows.iter().enumerate());
-    let outcomes = Mutex::new(Vec::new());
-    let worker = || loop {
-        let next = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
-        let Some((number, row)) = next else { return };
-        let logs = logs.map(|folder| folder.join(format!("row{number}")));
-        let outcome = row::run(row, tolerance, logs.as_deref());
-        print_row(&outcome);
-        outcomes.lock().unwrap_or_else(PoisonError::into_inner).push(outcome);
-    };
-    std::thread::scope(|scope| (0..together).for_each(|_| drop(scope.spawn(worker))));
-    outcomes.into_inner().unwrap_or_else(PoisonError::into_inner)
+    let run = |row: &Row, logs: Option<&Path>| row::run(row, tolerance, logs);
+    run_each(rows, together, logs.map(|folder| folder.join("row")).as_deref(), run)
 }

@@ -10,7 +10,9 @@ mod command;
 mod cover;
 mod endless;
 mod fault;
+mod parallel;
 mod row;
+mod skew;
 mod summary;
 mod target;
 
@@ -25,6 +27,7 @@ pub use clock::{rows as clock_rows, run as run_clock_rows};
 pub use command::{Options, measure, run_rows};
 pub use cover::cover;
 pub use row::{RowResult, StepResult, Verdict};
+pub use skew::{SkewRow, rows as skew_rows, run_all as run_skew_rows};
 pub use summary::{Summary, print_row};
 pub use target::{Class, TARGETS};
 

@@ -132,7 +132,7 @@ fn in_world(row: &Row, tolerance: u32, logs: Option<&Path>, outcome: &mut RowRes
     result
 }
 
-fn keep_logs(world: &World, folder: &Path) -> Result<()> {
+pub(super) fn keep_logs(world: &World, folder: &Path) -> Result<()> {
     std::fs::create_dir_all(folder)?;
     let emulator = world.emulator.as_ref().map(|emulator| &emulator.process);
     for process in [&world.gateway, &world.cloud].into_iter().chain(emulator) {
@@ -161,7 +161,7 @@ pub(super) fn plan(row: &Row, victims: &[usize], rate_mbit_s: f64) -> Plan {
     }
 }
 
-fn transfer(
+pub(super) fn transfer(
     world: &mut World,
     row: &Row,
     victims: &[usize],

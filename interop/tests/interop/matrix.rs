@@ -4,6 +4,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use polyrail_interop::matrix::{self, Row, RowResult, Summary};
+use polyrail_interop::privilege;
+use polyrail_interop::programs::{Previous, Programs};
 
 use crate::alone;
 
@@ -15,6 +17,8 @@ const TOGETHER: usize = 6;
 const COVER_BOUND: Duration = Duration::from_secs(4 * 60);
 /// The time limit of all rows that are refused.
 const REFUSED_BOUND: Duration = Duration::from_secs(60);
+/// The time limit of the rows of version skew.
+const SKEW_BOUND: Duration = Duration::from_secs(90);
 
 #[test]
 fn modes_families_and_faults_of_the_cover() -> Result<()> {
@@ -27,10 +31,26 @@ fn modes_without_a_common_transport_are_refused_with_the_reason() -> Result<()> 
     all_good(rows, REFUSED_BOUND)
 }
 
+#[test]
+fn daemons_of_an_earlier_commit_carry_flows_and_missing_features_are_logged_once() -> Result<()> {
+    let (commit, same_wire) = match Programs::find()?.previous()? {
+        Previous::Built { commit, same_wire } => (commit, same_wire),
+        Previous::Skipped(reason) => return privilege::skip_or_fail("previous-commit", &reason),
+    };
+    println!("daemons of {commit}, same wire: {same_wire}");
+    let mut rows = matrix::skew_rows(false);
+    rows.iter_mut().for_each(|row| row.same_wire = same_wire);
+    timed(SKEW_BOUND, || matrix::run_skew_rows(&rows, TOLERANCE, TOGETHER, None))
+}
+
 fn all_good(rows: Vec<Row>, bound: Duration) -> Result<()> {
+    timed(bound, || matrix::run_rows(&rows, TOLERANCE, TOGETHER, None))
+}
+
+fn timed(bound: Duration, run: impl FnOnce() -> Vec<RowResult> + Send) -> Result<()> {
     alone(|| {
         let started = Instant::now();
-        judge(matrix::run_rows(&rows, TOLERANCE, TOGETHER, None))?;
+        judge(run())?;
         let took = started.elapsed();
         println!("took {took:.0?} of {bound:?}");
         ensure!(took <= bound, "took {took:?}, bound {bound:?}");

@@ -1,5 +1,6 @@
 //! A whole database as NDJSON: one entry per line.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 
@@ -9,6 +10,7 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 use super::{Coarsening, ExchangeError, LINE_BYTES_MAX, Rows, Vouched};
+use crate::creator::{creator_hash, creator_of, with_creator};
 use crate::entry::{Entry, LogId, SEQUENCE_END, Spot};
 use crate::record;
 use crate::store::{Appended, Store};
@@ -40,6 +42,9 @@ enum Written {
 #[serde(deny_unknown_fields)]
 struct Head {
     version: u64,
+    /// To how many metres positions are rounded; 0: they are exact.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    coarsen: u16,
 }
 
 /// An entry of a log: a handover, or the encoding of another entry in hexadecimal digits.
@@ -73,7 +78,7 @@ pub(super) fn export(
 ) -> Result<Rows, ExchangeError> {
     let mut to = BufWriter::new(to);
     let mut exported = Rows::default();
-    write(&mut to, &Written::Linkdb(Head { version: VERSION }))?;
+    write(&mut to, &Written::Linkdb(Head { version: VERSION, coarsen: coarsening.0 }))?;
     store.visit(|_, key, entry| {
         let Some(log) = store.log(key.log) else { return Ok(()) };
         let Some(entry) = coarse(entry, coarsening) else { return Ok(()) };
@@ -114,19 +119,12 @@ pub(super) fn import(
     now_ms: u64,
 ) -> Result<Rows, ExchangeError> {
     let mut from = BufReader::new(from);
-    match next(&mut from, 1)? {
-        Some(Line::Linkdb(Head { version: 1 | VERSION })) => {}
-        Some(Line::Linkdb(Head { version })) => {
-            let reason = format!("the version is {version}, this program reads 1 and {VERSION}");
-            return Err(ExchangeError::Line(1, reason));
-        }
-        _ => {
-            let reason = "an export begins with {\"linkdb\":{\"version\":2}}";
-            return Err(ExchangeError::Line(1, reason.to_owned()));
-        }
-    }
+    check_head(next(&mut from, 1)?)?;
     let mut rows = Rows::default();
     let mut vouched = Vouched::new(store)?;
+    // Other nodes know a track by the hash of its creator, which version 1 did not have.
+    let creator = creator_hash(store.own_name());
+    let mut tracks = BTreeSet::new();
     store.write(|batch| {
         for number in 2.. {
             let Some(line) = next(&mut from, number)? else { break };
@@ -139,6 +137,7 @@ pub(super) fn import(
                     let (log, sequence, entry) = row.entry().map_err(invalid)?;
                     if log.writer.is_empty() {
                         // Of a file that no daemon has named yet.
+                        let entry = named(entry, creator);
                         vouched.append(batch, &mut rows, number, entry, now_ms)?;
                         continue;
                     }
@@ -152,13 +151,18 @@ pub(super) fn import(
                     rows.known += appended.known as u64;
                     appended.fresh.iter().for_each(|(_, entry)| rows.count(entry));
                 }
-                Line::Handover(handover) => {
+                Line::Handover(mut handover) => {
+                    if tracks.contains(&handover.route) {
+                        handover.route = with_creator(handover.route, creator);
+                    }
                     let entry = Entry::Handover(handover, None);
                     vouched.append(batch, &mut rows, number, entry, now_ms)?;
                 }
                 Line::Track(row) => {
                     let bytes = from_hex(&row.bytes).map_err(invalid)?;
-                    for piece in Track::decode(&bytes).map_err(invalid)?.pieces(row.route) {
+                    tracks.insert(row.route);
+                    let route = with_creator(row.route, creator);
+                    for piece in Track::decode(&bytes).map_err(invalid)?.pieces(route) {
                         let entry = Entry::Track(piece);
                         vouched.append(batch, &mut rows, number, entry, now_ms)?;
                     }
@@ -168,6 +172,32 @@ pub(super) fn import(
         }
         Ok(rows)
     })
+}
+
+fn check_head(line: Option<Line>) -> Result<(), ExchangeError> {
+    let reason = match line {
+        Some(Line::Linkdb(Head { version: 1 | VERSION, coarsen: 0 })) => return Ok(()),
+        // Its holes would count as known, and be filled by no upload.
+        Some(Line::Linkdb(Head { version: VERSION, .. })) => {
+            "the export is incomplete, because its positions are rounded: import one that was made \
+             with --coarsen 0"
+                .to_owned()
+        }
+        Some(Line::Linkdb(Head { version, .. })) => {
+            format!("the version is {version}, this program reads 1 and {VERSION}")
+        }
+        _ => "an export begins with {\"linkdb\":{\"version\":2}}".to_owned(),
+    };
+    Err(ExchangeError::Line(1, reason))
+}
+
+/// Names the creator of a track that was imported before the log had a name.
+fn named(mut entry: Entry, creator: u32) -> Entry {
+    let route = entry.route_mut();
+    if creator_of(*route) == creator_hash("") {
+        *route = with_creator(*route, creator);
+    }
+    entry
 }
 
 fn next(from: &mut impl BufRead, number: u64) -> Result<Option<Line>, ExchangeError> {
@@ -213,6 +243,10 @@ impl EntryRow {
         record::check_entry(&entry)?;
         Ok((LogId { writer, incarnation }, sequence, entry))
     }
+}
+
+fn is_zero(metres: &u16) -> bool {
+    *metres == 0
 }
 
 fn to_hex(bytes: &[u8]) -> String {

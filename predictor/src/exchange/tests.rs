@@ -1,13 +1,14 @@
 //! Exports and imports: round trips, earlier versions, and invalid files.
 
-use polyrail_model::{Handover, RouteId};
+use polyrail_model::{Handover, NodeRole, RouteId};
 
 use super::*;
-use crate::entry::LogId;
+use crate::entry::{LogId, TrackPoint};
 use crate::record::tests::handover;
 use crate::store::Limits;
 use crate::store::tests::entries;
 use crate::track::{LatLon, Track};
+use crate::views::Views;
 
 const NOW: u64 = 1_800_000_000_000;
 
@@ -50,7 +51,14 @@ fn exact_exports_are_imported_completely() {
 
 #[test]
 fn first_version_is_imported_into_the_own_log() {
-    let track = Track::begun(LatLon::from_degrees(50.0, 8.0).unwrap()).encode();
+    let point = |hundred: i32| TrackPoint {
+        latitude: 500_000_000 + hundred * 9_000,
+        longitude: 80_000_000,
+        position: Position { decimetres: hundred * 1_000 },
+        weight: 1,
+    };
+    let points: Vec<_> = (0..20).map(point).collect();
+    let track = Track::from_points(points.iter()).unwrap().encode();
     let bytes: String = track.iter().map(|byte| format!("{byte:02x}")).collect();
     let lines = [
         "{\"linkdb\":{\"version\":1}}".to_owned(),
@@ -65,9 +73,33 @@ fn first_version_is_imported_into_the_own_log() {
     assert_eq!((rows.handovers, rows.tracks, rows.skipped), (1, 1, 2));
     let again = import(&mut store, Format::Ndjson, file.as_bytes(), NOW).unwrap();
     assert_eq!((again.handovers, again.known), (0, 1));
-    let own = store.log(store.own_log()).unwrap();
-    assert!(own.count >= 2 && store.find(&own.id).is_some());
-    let _ = RouteId(7);
+    // Another node knows the track: after an import into a named file, and into one that gets its
+    // name later.
+    let mut unnamed = Store::in_memory(Limits::default()).unwrap();
+    import(&mut unnamed, Format::Ndjson, file.as_bytes(), NOW).unwrap();
+    unnamed.set_own_name("train-1").unwrap();
+    for from in [store, unnamed] {
+        let own = from.log(from.own_log()).unwrap();
+        let page = from.since(from.own_log(), 0, usize::MAX).unwrap();
+        let mut other = Store::in_memory(Limits::default()).unwrap();
+        other.set_own_name("train-2").unwrap();
+        other.append(&own.id, 0, (0, page.end), &page.entries, NOW).unwrap();
+        let (views, _) = Views::of_store(&other, NodeRole::Gateway).unwrap();
+        let [(route, _)] = &views.shared_tracks(9)[..] else { panic!("no track is shared") };
+        let mut handovers = page.entries.iter().filter_map(|(_, one)| match one {
+            Entry::Handover(handover, _) => Some(handover.route),
+            _ => None,
+        });
+        assert!(handovers.any(|one| one == *route), "handovers stay on their track");
+    }
+}
+
+/// What a coarse export omits would count as known.
+#[test]
+fn coarse_exports_of_logs_are_refused() {
+    let file = text(&full(), Format::Ndjson, 100);
+    let error = import(&mut empty(), Format::Ndjson, file.as_bytes(), NOW).unwrap_err();
+    assert!(error.to_string().contains("made with --coarsen 0"), "{error}");
 }
 
 #[test]

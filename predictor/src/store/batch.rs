@@ -11,6 +11,7 @@ use super::limits::{Limits, WRITER_LOGS_MAX};
 use super::logs::{Log, Logs};
 use super::tables::{Tables, split};
 use super::{Appended, clock};
+use crate::creator::{creator_hash, creator_of, with_creator};
 use crate::entry::{
     ENTRY_BYTES_MAX, Entry, EntryKey, LogId, LogNumber, SEQUENCE_END, WRITER_NAME_MAX,
 };
@@ -57,11 +58,32 @@ impl<'t> Batch<'t> {
             name.clone_into(&mut log.id.writer);
             self.logs.insert(own, log);
             self.changed.insert(own);
+            self.name_routes(own, creator_hash(name))?;
         } else {
             let id = LogId { writer: name.to_owned(), incarnation };
             self.logs.own = self.add_log(id)?;
         }
         self.logs.renumber_writers();
+        Ok(())
+    }
+
+    /// Names the creator of tracks that were imported before the log had a name.
+    fn name_routes(&mut self, log: LogNumber, creator: u32) -> Result<(), StoreError> {
+        let mut named = Vec::new();
+        for row in self.tables.entries.range((log.0, 0)..=(log.0, u64::MAX))? {
+            let (key, value) = row?;
+            let (time, bytes) = split(value.value())?;
+            let mut entry = record::decode(bytes)?;
+            let route = entry.route_mut();
+            if creator_of(*route) == creator_hash("") {
+                *route = with_creator(*route, creator);
+                named.push((key.value().1, time, entry));
+            }
+        }
+        for (sequence, time, entry) in named {
+            let row = [&time.to_be_bytes()[..], &record::encode(&entry)].concat();
+            self.tables.entries.insert((log.0, sequence), &row[..])?;
+        }
         Ok(())
     }
 
@@ -127,10 +149,38 @@ impl<'t> Batch<'t> {
         now_ms: u64,
         appended: &mut Appended,
     ) -> Result<(), StoreError> {
-        let own = self.logs.own;
-        let mut last = self.last_time(own)?;
+        self.append_to(self.logs.own, entries, now_ms, appended)
+    }
+
+    /// Appends what this node has observed of another writer; see [`super::Store::append_of`].
+    pub(super) fn append_of(
+        &mut self,
+        writer: &str,
+        entries: &[Entry],
+        now_ms: u64,
+        appended: &mut Appended,
+    ) -> Result<(), StoreError> {
+        let incarnation = self.logs.own_incarnation();
+        let id = LogId { writer: writer.to_owned(), incarnation };
+        match self.open_log(&id, appended)? {
+            Some(log) => self.append_to(log, entries, now_ms, appended),
+            None => {
+                appended.refused += entries.len();
+                Ok(())
+            }
+        }
+    }
+
+    fn append_to(
+        &mut self,
+        log: LogNumber,
+        entries: &[Entry],
+        now_ms: u64,
+        appended: &mut Appended,
+    ) -> Result<(), StoreError> {
+        let mut last = self.last_time(log)?;
         for entry in entries {
-            let next = self.log(own)?.next;
+            let next = self.log(log)?.next;
             let bytes = record::encode(entry);
             let is_valid = record::check_entry(entry).is_ok() && bytes.len() <= ENTRY_BYTES_MAX;
             if !is_valid || next >= SEQUENCE_END {
@@ -140,11 +190,11 @@ impl<'t> Batch<'t> {
             // The node's own entries are no older than the ones before.
             let time = time_of(entry, now_ms, last).max(last.unwrap_or(0));
             last = Some(time);
-            self.put(own, next, time, &bytes)?;
-            self.log(own)?.next = next + 1;
-            appended.fresh.push((EntryKey { log: own, sequence: next }, entry.clone()));
+            self.put(log, next, time, &bytes)?;
+            self.log(log)?.next = next + 1;
+            appended.fresh.push((EntryKey { log, sequence: next }, entry.clone()));
         }
-        self.touch(own);
+        self.touch(log);
         self.created(now_ms)
     }
 
@@ -194,11 +244,26 @@ impl<'t> Batch<'t> {
         Ok(())
     }
 
-    /// Sets the number of the next entry, if it is lower.
-    pub(super) fn skip_to(&mut self, log: LogNumber, next: u64) -> Result<(), StoreError> {
-        let known = self.log(log)?;
-        known.next = known.next.max(next);
-        self.changed.insert(log);
+    /// Begins a new own log, to which the own entries from this number on move.
+    pub(super) fn leave_own(&mut self, from: u64, incarnation: u64) -> Result<(), StoreError> {
+        let own = self.logs.own;
+        let Log { id, floor, next, .. } = self.log(own)?.clone();
+        let from = from.clamp(floor, next);
+        let new = self.add_log(LogId { incarnation, ..id })?;
+        let rows = self.tables.entries.range((own.0, from)..=(own.0, u64::MAX))?;
+        let rows = rows.map(|row| {
+            let (key, value) = row?;
+            Ok((key.value().1, value.value().to_vec()))
+        });
+        for (sequence, row) in rows.collect::<Result<Vec<_>, StoreError>>()? {
+            let (time, entry) = split(&row)?;
+            self.put(new, sequence - from, time, entry)?;
+            self.remove(own, sequence)?;
+        }
+        self.log(own)?.next = from;
+        self.log(new)?.next = next - from;
+        self.changed.insert(own);
+        self.logs.own = new;
         Ok(())
     }
 
@@ -277,10 +342,11 @@ impl<'t> Batch<'t> {
 
     /// The entries of a log up to the end of its oldest trip, without pieces of tracks, and whether
     /// no other trip follows.
-    fn oldest_trip(&self, log: LogNumber) -> Result<(Vec<u64>, bool), StoreError> {
+    fn oldest_trip(&mut self, log: LogNumber) -> Result<(Vec<u64>, bool), StoreError> {
         let mut oldest: Option<TripId> = None;
-        let mut entries = Vec::new();
-        for row in self.tables.entries.range((log.0, 0)..=(log.0, u64::MAX))? {
+        let (mut entries, mut is_newest) = (Vec::new(), true);
+        let from = self.log(log)?.trips_from;
+        for row in self.tables.entries.range((log.0, from)..=(log.0, u64::MAX))? {
             let (key, value) = row?;
             let (_, bytes) = split(value.value())?;
             if record::is_piece(bytes) {
@@ -292,11 +358,15 @@ impl<'t> Batch<'t> {
                 Entry::Track(_) => continue,
             };
             if *oldest.get_or_insert(trip) != trip {
-                return Ok((entries, false));
+                is_newest = false;
+                break;
             }
             entries.push(key.value().1);
         }
-        Ok((entries, true))
+        // Pieces gather at the beginning of a log; the next eviction begins behind them.
+        let known = self.log(log)?;
+        known.trips_from = entries.first().copied().unwrap_or(known.next);
+        Ok((entries, is_newest))
     }
 
     /// Removes entries with an earlier time than `before`, except pieces of tracks, and gives those

@@ -23,6 +23,8 @@ pub struct Log {
     pub count: u64,
     /// The number of its last write.
     pub(super) written: u64,
+    /// Below this are only pieces of tracks; found by evictions.
+    pub(super) trips_from: u64,
 }
 
 /// All logs.
@@ -39,7 +41,7 @@ pub(super) struct Logs {
 
 impl Log {
     pub(super) fn new(id: LogId) -> Self {
-        Self { id, floor: 0, next: 0, count: 0, written: 0 }
+        Self { id, floor: 0, next: 0, count: 0, written: 0, trips_from: 0 }
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
@@ -60,7 +62,7 @@ impl Log {
         from.finish()?;
         let is_valid = floor <= next && next <= SEQUENCE_END;
         is_valid
-            .then_some(Self { id, floor, next, count, written })
+            .then_some(Self { id, floor, next, count, written, trips_from: 0 })
             .ok_or(FieldError::Invalid("log"))
     }
 }
@@ -110,6 +112,10 @@ impl Logs {
             self.ids.remove(&log.id);
             self.entries -= log.count;
         }
+    }
+
+    pub(super) fn own_incarnation(&self) -> u64 {
+        self.logs.get(&self.own).map_or(0, |log| log.id.incarnation)
     }
 
     /// The name of the node; empty until it is known.

@@ -49,6 +49,9 @@ pub struct Store {
     path: Option<PathBuf>,
     limits: Limits,
     logs: Logs,
+    /// Peers may know entries of the own log below this: those that the file had when it was
+    /// opened, and those that were offered since then.
+    known: u64,
 }
 
 /// The result of an append.
@@ -140,12 +143,13 @@ impl Store {
     }
 
     fn new(database: Database, path: Option<PathBuf>, limits: Limits) -> Result<Self, StoreError> {
-        let mut store = Self { database, path, limits, logs: Logs::default() };
+        let mut store = Self { database, path, limits, logs: Logs::default(), known: 0 };
         store.load()?;
         if store.logs.logs.is_empty() {
             // A log without a name, which the daemon gives it.
             store.write(|batch| batch.set_own("", random()))?;
         }
+        store.known = store.own_next();
         // A table of another type is damage, too.
         store.read(|reading| Ok(reading.open_table(ENTRIES)?.first()?.is_some()))?;
         Ok(store)
@@ -201,7 +205,39 @@ impl Store {
         if self.own_name() == name {
             return Ok(());
         }
-        self.write(|batch| batch.set_own(name, random()))
+        self.write(|batch| batch.set_own(name, random()))?;
+        self.known = self.own_next();
+        Ok(())
+    }
+
+    /// The random number of this file.
+    pub fn own_incarnation(&self) -> u64 {
+        self.logs.own_incarnation()
+    }
+
+    fn own_next(&self) -> u64 {
+        self.log(self.own_log()).map_or(0, |log| log.next)
+    }
+
+    /// Entries of a log below `end` were offered to a peer.
+    pub(crate) fn offered(&mut self, log: LogNumber, end: u64) {
+        if log == self.own_log() {
+            self.known = self.known.max(end);
+        }
+    }
+
+    /// Whether a peer that knows the own log up to `next` knows more than this file can have sent:
+    /// the file was restored from a backup. Found at most once after the file was opened.
+    pub(crate) fn is_restored(&self, next: u64) -> bool {
+        next > self.known
+    }
+
+    /// Begins a new own log, and moves the entries of a restored file to it that no peer knows.
+    pub(crate) fn leave_own_log(&mut self) -> Result<(), StoreError> {
+        let from = self.known;
+        self.write(|batch| batch.leave_own(from, random()))?;
+        self.known = u64::MAX;
+        Ok(())
     }
 
     /// The name of the node; empty until it is known.
@@ -221,6 +257,19 @@ impl Store {
         Ok(appended)
     }
 
+    /// Appends what this node has observed of another one, to a log of that writer's name with the
+    /// incarnation of this file: it weighs, and is purged, like that writer's own entries.
+    pub fn append_of(
+        &mut self,
+        writer: &str,
+        entries: &[Entry],
+        now_ms: u64,
+    ) -> Result<Appended, StoreError> {
+        let mut appended = Appended::default();
+        self.write(|batch| batch.append_of(writer, entries, now_ms, &mut appended))?;
+        Ok(appended)
+    }
+
     /// Appends entries of another log in one durable transaction. Everything below the end of
     /// `range` is known afterwards, unless its beginning is above the log's mark: then nothing is
     /// appended.
@@ -237,19 +286,14 @@ impl Store {
         Ok(appended)
     }
 
-    /// Raises the floor of a log; true if it was lower.
-    pub fn raise_floor(&mut self, log: LogNumber, floor: u64) -> Result<bool, StoreError> {
-        if self.log(log).is_none_or(|log| log.floor >= floor) {
-            return Ok(false);
-        }
-        self.write(|batch| batch.raise_floor(log, floor, &mut Appended::default()))?;
-        Ok(true)
-    }
-
-    /// Continues the own log at a sequence number, because a peer knows entries below it that a
-    /// restored file has lost.
-    pub(crate) fn skip_to(&mut self, log: LogNumber, next: u64) -> Result<(), StoreError> {
-        self.write(|batch| batch.skip_to(log, next))
+    /// Raises the floors of logs in one durable transaction; a floor is never lowered.
+    pub fn raise_floors(&mut self, floors: &[(LogNumber, u64)]) -> Result<Appended, StoreError> {
+        let mut appended = Appended::default();
+        self.write(|batch| {
+            let mut floors = floors.iter();
+            floors.try_for_each(|(log, floor)| batch.raise_floor(*log, *floor, &mut appended))
+        })?;
+        Ok(appended)
     }
 
     /// Removes entries that are useless.

@@ -116,7 +116,7 @@ fn floors_remove_entries_and_are_never_lowered() {
     drop(store);
     let mut store = Store::open(&path, Limits::default()).unwrap();
     let number = store.find(&id).unwrap();
-    assert!(!store.raise_floor(number, 4).unwrap());
+    assert_eq!(store.raise_floors(&[(number, 4)]).unwrap(), Appended::default());
     let state = store.log(number).unwrap();
     assert_eq!((state.floor, state.next, state.count), (10, 10, 0));
     // The next upload changes nothing; new entries count.
@@ -196,4 +196,37 @@ fn failed_transaction_changes_nothing() {
     let store = Store::open(&path, Limits::default()).unwrap();
     assert_eq!(trips(&store, "train-1"), [(1, 3), (3, 3)]);
     assert_eq!(store.log(store.own_log()).unwrap().next, 6);
+}
+
+/// Evictions do not look at the same pieces again and again.
+#[test]
+fn evictions_pass_over_pieces_of_tracks_once() {
+    let mut store = named("train-1", Limits { events_max: 400, ..Limits::default() });
+    let track = crate::track::Track::begun(crate::track::LatLon::from_degrees(50.0, 8.0).unwrap());
+    let piece = Entry::Track(track.pieces(polyrail_model::RouteId(7))[0].clone());
+    let id = log("train-2", 1);
+    let pieces: Vec<_> = (0..300).map(|number| (number, piece.clone())).collect();
+    store.append(&id, 0, (0, 300), &pieces, NOW).unwrap();
+    for trip in 0..30 {
+        append(&mut store, &id, trip, 10);
+    }
+    assert_eq!(trips(&store, "train-2").len(), 10);
+    let number = store.find(&id).unwrap();
+    assert_eq!(store.log(number).unwrap().trips_from, 300 + 190, "the trip that was last evicted");
+    assert_eq!(store.log(number).unwrap().count, 400, "all pieces stay");
+}
+
+/// What a cloud observes of a gateway weighs, and is purged, like that gateway's entries.
+#[test]
+fn observations_of_another_belong_to_it() {
+    let mut store = named("cloud", Limits { events_max: 10, ..Limits::default() });
+    store.append_own(&entries(1, 5), NOW).unwrap();
+    for trip in 0..4 {
+        let appended = store.append_of("mallory", &entries(trip, 4), NOW).unwrap();
+        assert_eq!(store.writer(appended.fresh[0].0.log), store.writer_named("mallory").unwrap());
+    }
+    assert_eq!(trips(&store, "cloud"), [(1, 5)]);
+    assert_eq!(trips(&store, "mallory"), [(3, 4)]);
+    assert_eq!(store.purge("mallory").unwrap(), (4, 1));
+    assert_eq!(store.append_of("mallory", &entries(9, 1), NOW).unwrap().fresh.len(), 1);
 }

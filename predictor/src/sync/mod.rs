@@ -25,9 +25,10 @@ use std::time::{Duration, Instant};
 
 use polyrail_model::Delivery;
 
-use crate::entry::{Entry, LogId, LogNumber, SEQUENCE_END, WriterNumber};
+use crate::entry::{Entry, LogId, LogNumber, WriterNumber};
 use crate::store::{Appended, LOGS_MAX, Store, StoreError};
 use crate::wire::{Mark, SyncMessage};
+pub(crate) use quota::Bucket;
 pub use quota::Quotas;
 
 /// The side of the session.
@@ -48,6 +49,8 @@ pub struct Sync {
     side: Side,
     /// The name in the peer's certificate.
     peer: String,
+    /// The incarnation of the own log: another one means another file, with other log numbers.
+    file: Option<u64>,
     /// What the peer knows of logs.
     known: BTreeMap<LogNumber, Known>,
     /// The next log to be listed; none after the last one.
@@ -73,7 +76,8 @@ pub struct Sync {
     wait: Duration,
     /// The log to which an entry was just appended.
     urgent: Option<LogNumber>,
-    warned: bool,
+    /// The peer's version replicates in another way: nothing is exchanged in this session.
+    is_older: bool,
     refused: u64,
 }
 
@@ -91,8 +95,12 @@ struct Known {
 pub struct Heard {
     /// The appended entries.
     pub appended: Appended,
-    /// The log that has changed; other peers want it ([`Sync::relayed`]).
-    pub log: Option<LogNumber>,
+    /// Logs that have changed; other peers want them ([`Sync::relayed`]).
+    pub changed: BTreeSet<LogNumber>,
+    /// The file was restored from a backup: its newest entries are in a new log.
+    pub moved: bool,
+    /// The message was dropped: the peer may not send it, or its writer has no quota left.
+    pub dropped: bool,
 }
 
 impl Sync {
@@ -101,6 +109,7 @@ impl Sync {
         Self {
             side,
             peer: peer.to_owned(),
+            file: None,
             known: BTreeMap::new(),
             listing: Some(LogNumber(0)),
             page_at: now,
@@ -116,20 +125,22 @@ impl Sync {
             resend_at: now,
             wait: RETRY,
             urgent: None,
-            warned: false,
+            is_older: false,
             refused: 0,
         }
     }
 
-    /// Messages that the peer may not send.
-    pub fn refused(&self) -> u64 {
-        self.refused
-    }
-
-    /// This node has appended a handover to its log, which is sent at once if the peer knows all
-    /// before it.
+    /// This node has appended a handover to its log, which is sent at once, with the entries before
+    /// it that the peer has not confirmed, if these are few.
     pub fn added(&mut self, log: LogNumber) {
         self.urgent = Some(log);
+        if let Some(known) = self.known.get_mut(&log)
+            && known.sent.saturating_sub(known.next) <= URGENT_MAX
+        {
+            // The peer ignores entries above its mark.
+            known.sent = known.next;
+            self.flights.retain(|(flight, _)| *flight != log);
+        }
         self.look_at(log);
     }
 
@@ -153,44 +164,55 @@ impl Sync {
         message: SyncMessage,
     ) -> Result<Heard, StoreError> {
         let mut heard = Heard::default();
+        if self.is_older {
+            return Ok(heard);
+        }
+        self.meet(store);
         match message {
             SyncMessage::Marks { end, heard: confirmed, marks } => {
                 self.confirmed |= confirmed;
+                if self.side == Side::Gateway {
+                    heard.moved = self.leave_used_numbers(store, &marks)?;
+                }
+                let mut floors = Vec::new();
                 for mark in &marks {
-                    self.on_mark(now, store, mark, &mut heard)?;
+                    self.on_mark(now, store, quotas, mark, &mut floors);
+                }
+                if !floors.is_empty() {
+                    heard.appended = store.raise_floors(&floors)?;
+                    heard.changed = floors.into_iter().map(|(log, _)| log).collect();
                 }
                 if end {
                     self.owes_confirmation = true;
                     if !std::mem::replace(&mut self.listed, true) {
-                        let all: Vec<LogNumber> = store.logs().map(|(log, _)| log).collect();
-                        all.into_iter().for_each(|log| self.look_at(log));
+                        self.look_at_all(store);
                     }
                 }
             }
             SyncMessage::Entries { log, floor, first, end, entries } => {
-                if !self.accepts_entries(store, &log) {
-                    self.refuse(&log);
-                    return Ok(heard);
-                }
-                if !quotas.take(now, &log.writer, entries.len()) {
-                    return Ok(heard);
-                }
                 let before = store.find(&log).and_then(|log| store.log(log)).cloned();
-                let is_ahead = first > before.as_ref().map_or(0, |log| log.next.max(floor));
+                // A gateway leaves it to its cloud to charge for these.
+                let is_change = before.as_ref().is_none_or(|log| log.floor < floor);
+                let change = if is_change && self.side != Side::Gateway { CHANGE_COST } else { 0 };
+                let is_allowed = self.accepts_entries(store, &log);
+                if !is_allowed || !quotas.take(now, &log.writer, entries.len().max(1) + change) {
+                    self.drop_message(&log.writer, is_allowed);
+                    return Ok(Heard { dropped: true, ..heard });
+                }
+                let is_ahead = first > before.as_ref().map_or(floor, |log| log.next.max(floor));
                 let is_news = before.is_none_or(|log| log.next < end || log.floor < floor);
                 if is_news && !is_ahead {
                     heard.appended = store.append(&log, floor, (first, end), &entries, wall_ms)?;
-                    heard.log = store.find(&log);
+                    heard.changed.extend(store.find(&log));
                 }
                 self.answer(log);
             }
             SyncMessage::Older => {
-                if !std::mem::replace(&mut self.warned, true) {
-                    tracing::warn!(
-                        peer = self.peer,
-                        "the peer's version is too old: LinkDB exchanges nothing with it"
-                    );
-                }
+                self.is_older = true;
+                tracing::warn!(
+                    peer = self.peer,
+                    "the peer's version is too old: LinkDB exchanges nothing with it"
+                );
             }
         }
         Ok(heard)
@@ -199,11 +221,12 @@ impl Sync {
     fn on_mark(
         &mut self,
         now: Instant,
-        store: &mut Store,
+        store: &Store,
+        quotas: &mut Quotas,
         mark: &Mark,
-        heard: &mut Heard,
-    ) -> Result<(), StoreError> {
-        let Some(log) = store.find(&mark.log) else { return Ok(()) };
+        floors: &mut Vec<(LogNumber, u64)>,
+    ) {
+        let Some(log) = store.find(&mark.log) else { return };
         let known = self.known.entry(log).or_default();
         (known.next, known.floor) = (mark.next, mark.floor);
         let before = self.flights.len();
@@ -214,24 +237,59 @@ impl Sync {
         if !self.flights.iter().any(|(flight, _)| *flight == log) {
             (known.sent, known.floor_sent) = (mark.next, mark.floor);
         }
-        let Some(own) = store.log(log).cloned() else { return Ok(()) };
-        let is_own = store.writer(log) == WriterNumber::OWN;
-        let accepts = self.side == Side::Gateway || own.id.writer == self.peer;
+        let Some(own) = store.log(log) else { return };
+        let accepts = self.side == Side::Gateway || self.accepts_entries(store, &own.id);
         if mark.floor > own.floor && accepts {
-            store.raise_floor(log, mark.floor)?;
-            heard.appended.forgotten.push((log, mark.floor));
-            heard.log = Some(log);
+            if self.side == Side::Gateway || quotas.take(now, &own.id.writer, CHANGE_COST) {
+                floors.push((log, mark.floor));
+            } else {
+                self.drop_message(&own.id.writer, true);
+            }
         }
         if own.floor > mark.floor && !self.offers(store, log) {
             self.answer(mark.log.clone());
         }
-        // A file restored from a backup must not use sequence numbers again.
-        let is_behind = mark.next > own.next && mark.next < SEQUENCE_END / 2;
-        if is_own && self.side == Side::Gateway && is_behind {
-            store.skip_to(log, mark.next)?;
-        }
         self.look_at(log);
-        Ok(())
+    }
+
+    /// A file restored from a backup uses sequence numbers again under which the cloud knows other
+    /// entries: its entries since then go to a new log.
+    fn leave_used_numbers(
+        &mut self,
+        store: &mut Store,
+        marks: &[Mark],
+    ) -> Result<bool, StoreError> {
+        let own = store.log(store.own_log()).map(|log| &log.id);
+        let mark = marks.iter().find(|mark| Some(&mark.log) == own);
+        if !mark.is_some_and(|mark| store.is_restored(mark.next)) {
+            return Ok(false);
+        }
+        tracing::warn!(
+            peer = self.peer,
+            "LinkDB's file is older than what the peer knows of it: new entries go to a new log"
+        );
+        store.leave_own_log()?;
+        self.file = Some(store.own_incarnation());
+        self.look_at(store.own_log());
+        Ok(true)
+    }
+
+    /// Forgets what belongs to another file.
+    fn meet(&mut self, store: &Store) {
+        let file = Some(store.own_incarnation());
+        let before = std::mem::replace(&mut self.file, file);
+        if before.is_some() && before != file {
+            self.known.clear();
+            self.queue.clear();
+            self.relays.clear();
+            self.flights.clear();
+            self.urgent = None;
+            self.look_at_all(store);
+        }
+    }
+
+    fn look_at_all(&mut self, store: &Store) {
+        store.logs().for_each(|(log, _)| self.look_at(log));
     }
 
     /// The next message, if there is any now.
@@ -241,8 +299,12 @@ impl Sync {
     pub fn poll(
         &mut self,
         now: Instant,
-        store: &Store,
+        store: &mut Store,
     ) -> Result<Option<(Delivery, SyncMessage)>, StoreError> {
+        if self.is_older {
+            return Ok(None);
+        }
+        self.meet(store);
         self.ripen(now);
         if let Some(marks) = self.next_marks(now, store) {
             return Ok(Some((Delivery::Background, marks)));
@@ -251,10 +313,12 @@ impl Sync {
             && self.flights.len() < FLIGHTS_MAX
             && let Some(log) = self.queue.pop_front()
         {
-            let is_urgent = self.urgent == Some(log) && self.flights.is_empty();
-            if let Some(entries) = self.next_entries(now, store, log)? {
+            if let Some((left, end, entries)) = self.next_entries(now, store, log)? {
                 self.look_at(log);
-                self.urgent.take_if(|urgent| *urgent == log);
+                store.offered(log, end);
+                let is_urgent = self.urgent == Some(log) && left <= URGENT_MAX;
+                let is_last = store.log(log).is_none_or(|log| log.next <= end);
+                self.urgent.take_if(|urgent| *urgent == log && (is_last || !is_urgent));
                 let delivery = if is_urgent { Delivery::Urgent } else { Delivery::Background };
                 return Ok(Some((delivery, entries)));
             }
@@ -264,6 +328,9 @@ impl Sync {
 
     /// When [`Sync::poll`] may have a message, if nothing happens before.
     pub fn next_timeout(&self) -> Option<Instant> {
+        if self.is_older {
+            return None;
+        }
         let page = (self.listing.is_some() || !self.confirmed).then_some(self.page_at);
         let resend = (!self.flights.is_empty()).then_some(self.resend_at);
         [page, resend, self.relay_at].into_iter().flatten().min()
@@ -290,8 +357,9 @@ impl Sync {
             && now >= self.page_at
         {
             let all = store.logs().filter(|(log, _)| *log >= from);
-            let mut listed =
-                all.filter(|(_, log)| self.side == Side::Gateway || log.id.writer == self.peer);
+            let mut listed = all.filter(|(_, log)| {
+                self.side == Side::Gateway || self.accepts_entries(store, &log.id)
+            });
             let page = listed.by_ref().take(SyncMessage::MARKS_MAX);
             marks.extend(page.map(|(_, log)| mark(&log.id, log.floor, log.next)));
             self.listing = listed.next().map(|(log, _)| log);
@@ -315,12 +383,13 @@ impl Sync {
         Some(SyncMessage::Marks { end, heard: self.listed, marks })
     }
 
+    /// The next entries of a log, their end, and how many entries there are to the end of the log.
     fn next_entries(
         &mut self,
         now: Instant,
         store: &Store,
         log: LogNumber,
-    ) -> Result<Option<SyncMessage>, StoreError> {
+    ) -> Result<Option<(u64, u64, SyncMessage)>, StoreError> {
         let Some(own) = store.log(log).filter(|_| self.offers(store, log)) else {
             return Ok(None);
         };
@@ -336,7 +405,8 @@ impl Sync {
         }
         self.flights.push((log, page.end));
         let (id, floor, end) = (own.id.clone(), own.floor, page.end);
-        Ok(Some(SyncMessage::Entries { log: id, floor, first, end, entries: page.entries }))
+        let entries = SyncMessage::Entries { log: id, floor, first, end, entries: page.entries };
+        Ok(Some((own.next - first, end, entries)))
     }
 
     fn look_at(&mut self, log: LogNumber) {
@@ -356,8 +426,10 @@ impl Sync {
         match self.side {
             Side::Gateway => is_own,
             Side::Cloud { share } => {
-                let is_peers = store.log(log).is_some_and(|log| log.id.writer == self.peer);
-                share && !is_own && !is_peers
+                let is_meant = store.log(log).is_some_and(|log| {
+                    log.id.writer != self.peer && log.id.incarnation != store.own_incarnation()
+                });
+                share && !is_own && is_meant
             }
         }
     }
@@ -365,15 +437,21 @@ impl Sync {
     fn accepts_entries(&self, store: &Store, log: &LogId) -> bool {
         match self.side {
             Side::Gateway => log.writer != store.own_name(),
-            Side::Cloud { .. } => log.writer == self.peer && log.writer != store.own_name(),
+            // The own incarnation marks what the cloud itself knows of a gateway.
+            Side::Cloud { .. } => {
+                let is_peers = log.writer == self.peer && log.writer != store.own_name();
+                is_peers && log.incarnation != store.own_incarnation()
+            }
         }
     }
 
-    fn refuse(&mut self, log: &LogId) {
+    /// Counts a dropped message, and logs some.
+    fn drop_message(&mut self, writer: &str, is_allowed: bool) {
         self.refused += 1;
-        if self.refused == 1 {
-            let (peer, writer) = (&self.peer, &log.writer);
-            tracing::warn!(peer, writer, "dropped LinkDB entries that the peer may not send");
+        if self.refused.is_power_of_two() {
+            let (peer, dropped) = (&self.peer, self.refused);
+            let reason = if is_allowed { "beyond the quota" } else { "the peer may not send them" };
+            tracing::warn!(peer, writer, dropped, reason, "dropped LinkDB entries");
         }
     }
 }
@@ -389,6 +467,12 @@ pub fn handovers(entries: &[(crate::entry::EntryKey, Entry)]) -> u64 {
 
 /// Messages with entries that are not answered. The session sends one in a round trip.
 pub const FLIGHTS_MAX: usize = 4;
+/// Entries that are sent at once with a handover: as many as a train with eight carriers appends
+/// between two messages.
+pub const URGENT_MAX: u64 = 16;
+/// A new log or a raised floor takes as much of a writer's quota as this many entries, because all
+/// nodes look through their views. A disk is seldom replaced, and a cloud's purge costs nothing.
+pub const CHANGE_COST: usize = 1_000;
 /// How long a cloud collects entries of one gateway before it sends them to the others.
 pub const RELAY_WAIT: Duration = Duration::from_secs(5);
 /// Unanswered messages are sent again after this time, then after twice as long each time, up to

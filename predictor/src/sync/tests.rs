@@ -85,7 +85,7 @@ impl Fleet {
         let sync = &mut self.sessions[gateway][usize::from(to_cloud)];
         let store = if to_cloud { &mut self.cloud } else { &mut self.gateways[gateway] };
         let heard = sync.on_message(self.now, WALL_MS, store, &mut self.quotas, message).unwrap();
-        if let Some(log) = heard.log.filter(|_| to_cloud) {
+        for log in heard.changed.into_iter().filter(|_| to_cloud) {
             for (other, [_, cloud]) in self.sessions.iter_mut().enumerate() {
                 if other != gateway {
                     cloud.relayed(self.now, log);
@@ -98,7 +98,7 @@ impl Fleet {
         for gateway in 0..self.gateways.len() {
             for to_cloud in [true, false] {
                 let sync = &mut self.sessions[gateway][usize::from(!to_cloud)];
-                let store = if to_cloud { &self.gateways[gateway] } else { &self.cloud };
+                let store = if to_cloud { &mut self.gateways[gateway] } else { &mut self.cloud };
                 for _ in 0..100 {
                     let Some((_, message)) = sync.poll(self.now, store).unwrap() else { break };
                     let payload = wire::encode_sync(&message);
@@ -212,6 +212,29 @@ fn purge_reaches_all_and_survives_the_next_upload() {
     }
 }
 
+/// A node that has never known a log receives what follows the log's floor.
+#[test]
+fn purged_log_reaches_new_databases() {
+    let mut fleet = Fleet::new(2, 1, 0.0);
+    fleet.append(0, 1, 30);
+    fleet.run(100);
+    assert_eq!(fleet.cloud.purge("train-0").unwrap(), (30, 1));
+    (0..2).for_each(|gateway| fleet.reconnect(gateway));
+    fleet.append(0, 2, 2);
+    fleet.run(100);
+    fleet.gateways[1] = named("train-1", Limits::default());
+    fleet.reconnect(1);
+    fleet.run(100);
+    fleet.assert_equal();
+    assert_eq!(held(&fleet.gateways[1], "train-0").len(), 2);
+    assert!(fleet.sessions[1][1].flights.is_empty());
+    fleet.cloud = named("cloud", Limits::default());
+    (0..2).for_each(|gateway| fleet.reconnect(gateway));
+    fleet.run(100);
+    fleet.assert_equal();
+    assert_eq!(held(&fleet.cloud, "train-0").len(), 2);
+}
+
 fn of(writer: &str, trip: u64) -> SyncMessage {
     let all: Vec<_> = (0..).zip(entries(trip, 10)).collect();
     let log = LogId { writer: writer.to_owned(), incarnation: 5 };
@@ -227,13 +250,39 @@ fn cloud_takes_only_the_entries_of_the_session_and_a_gateway_none_of_its_own() {
     }
     fleet.deliver(0, false, of("train-0", 1));
     assert_eq!(held(&fleet.gateways[0], "train-0").len(), 0);
-    assert_eq!((fleet.sessions[0][1].refused(), fleet.sessions[0][0].refused()), (2, 1));
+    assert_eq!((fleet.sessions[0][1].refused, fleet.sessions[0][0].refused), (2, 1));
     fleet.deliver(1, true, of("train-1", 1));
     // Nor a floor of another writer.
     let id = LogId { writer: "train-1".to_owned(), incarnation: 5 };
     let marks = vec![Mark { log: id, floor: 10, next: 10 }];
     fleet.deliver(0, true, SyncMessage::Marks { end: false, heard: false, marks });
     assert_eq!(held(&fleet.cloud, "train-1").len(), 10);
+}
+
+/// Another version replicates in another way: both sides of its session stay silent.
+#[test]
+fn session_with_an_older_peer_exchanges_nothing() {
+    let mut fleet = Fleet::new(2, 1, 0.0);
+    for to_cloud in [true, false] {
+        fleet.deliver(0, to_cloud, SyncMessage::Older);
+        fleet.deliver(0, to_cloud, SyncMessage::Older);
+    }
+    for gateway in 0..2 {
+        fleet.append(gateway, 1, 10);
+    }
+    fleet.deliver(0, true, of("train-0", 1));
+    fleet.run(200);
+    assert_eq!(held(&fleet.cloud, "train-0").len(), 0);
+    assert_eq!(held(&fleet.gateways[0], "train-1").len(), 0);
+    assert_eq!(held(&fleet.cloud, "train-1").len(), 10);
+    for side in &mut fleet.sessions[0] {
+        assert_eq!(side.next_timeout(), None);
+        assert!(side.queue.len() + side.relays.len() + side.answers.len() <= 2);
+    }
+    // The peer was updated, and begins another session.
+    fleet.reconnect(0);
+    fleet.run(200);
+    fleet.assert_equal();
 }
 
 #[test]
@@ -257,15 +306,113 @@ fn writers_have_quotas() {
     assert!(fleet.sessions[0][1].answers.is_empty());
 }
 
-/// A file from a backup knows less of its own log than the cloud.
+/// New logs and floors are costly for all nodes.
 #[test]
-fn restored_file_continues_above_what_the_cloud_knows() {
+fn floors_and_new_logs_have_quotas() {
     let mut fleet = Fleet::new(1, 1, 0.0);
-    fleet.append(0, 1, 10);
-    let id = fleet.gateways[0].log(fleet.gateways[0].own_log()).unwrap().id.clone();
-    let marks = vec![Mark { log: id, floor: 0, next: 500 }];
-    fleet.deliver(0, false, SyncMessage::Marks { end: true, heard: true, marks });
-    fleet.append(0, 2, 1);
-    let last = held(&fleet.gateways[0], "train-0").into_keys().next_back().unwrap();
-    assert_eq!(last.1, 500);
+    let log = |incarnation| LogId { writer: "train-0".to_owned(), incarnation };
+    for end in 1..1_000 {
+        let entries = vec![];
+        let message = SyncMessage::Entries { log: log(1), floor: end, first: end, end, entries };
+        fleet.deliver(0, true, message);
+    }
+    let most = u64::from(ENTRIES_A_DAY) / CHANGE_COST as u64;
+    let one = fleet.cloud.find(&log(1)).unwrap();
+    let floor = fleet.cloud.log(one).unwrap().floor;
+    assert!((most - 1..=most).contains(&floor), "{floor}");
+    let marks = vec![Mark { log: log(1), floor: 2_000, next: 2_000 }];
+    fleet.deliver(0, true, SyncMessage::Marks { end: false, heard: false, marks });
+    assert_eq!(fleet.cloud.log(one).unwrap().floor, floor);
+    // A gateway takes all floors of its cloud.
+    for writer in 0..500 {
+        let log = LogId { writer: format!("train-{}", writer + 1), incarnation: 1 };
+        let message =
+            SyncMessage::Entries { log: log.clone(), floor: 9, first: 9, end: 9, entries: vec![] };
+        fleet.deliver(0, false, message);
+        assert!(fleet.gateways[0].find(&log).is_some());
+    }
+}
+
+/// A few entries before a handover do not delay it, even if they were sent and not confirmed.
+#[test]
+fn fresh_handover_is_urgent_with_the_entries_before_it() {
+    let mut fleet = Fleet::new(1, 1, 0.0);
+    fleet.run(20);
+    let now = fleet.now;
+    let ([gateway, _], store) = (&mut fleet.sessions[0], &mut fleet.gateways[0]);
+    let log = store.own_log();
+    store.append_own(&entries(1, 15), WALL_MS).unwrap();
+    gateway.relayed(now - RELAY_WAIT, log);
+    let (delivery, _) = gateway.poll(now, store).unwrap().unwrap();
+    assert_eq!(delivery, Delivery::Background);
+    store.append_own(&entries(2, 1), WALL_MS).unwrap();
+    gateway.added(log);
+    let mut sent = Vec::new();
+    while let Some((delivery, message)) = gateway.poll(now, store).unwrap() {
+        assert_eq!(delivery, Delivery::Urgent);
+        let SyncMessage::Entries { first, end, .. } = message else { panic!("{message:?}") };
+        sent.push((first, end));
+    }
+    assert_eq!((sent[0].0, sent.last().unwrap().1), (0, 16));
+    // With more before it, all is in the background.
+    store.append_own(&entries(3, 60), WALL_MS).unwrap();
+    gateway.added(log);
+    while let Some((delivery, _)) = gateway.poll(now, store).unwrap() {
+        assert_eq!(delivery, Delivery::Background);
+    }
+}
+
+/// The log numbers of a replaced file begin again, while the session continues.
+#[test]
+fn replaced_file_is_uploaded_in_the_same_session() {
+    let mut fleet = Fleet::new(2, 1, 0.0);
+    fleet.append(0, 1, 30);
+    fleet.run(100);
+    fleet.gateways[0] = named("train-0", Limits::default());
+    fleet.append(0, 2, 3);
+    fleet.run(100);
+    assert_eq!(held(&fleet.cloud, "train-0").len(), 33);
+    assert_eq!(held(&fleet.gateways[1], "train-0"), held(&fleet.cloud, "train-0"));
+}
+
+/// A file from a backup has lost entries that the cloud knows, and was written since then.
+#[test]
+fn restored_file_continues_in_a_new_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let [path, backup] = ["linkdb", "backup"].map(|name| folder.path().join(name));
+    let open = || Store::open(&path, Limits::default()).unwrap();
+    // Fewer entries than were lost, and more.
+    for count in [5, 50] {
+        let mut fleet = Fleet::new(1, 1, 0.0);
+        let mut store = open();
+        store.set_own_name("train-0").unwrap();
+        fleet.gateways[0] = store;
+        fleet.append(0, 1, 10);
+        fleet.run(50);
+        fleet.gateways[0] = named("train-0", Limits::default());
+        std::fs::copy(&path, &backup).unwrap();
+        fleet.gateways[0] = open();
+        fleet.reconnect(0);
+        fleet.append(0, 2, 20);
+        fleet.run(50);
+        fleet.gateways[0] = named("train-0", Limits::default());
+        std::fs::rename(&backup, &path).unwrap();
+        fleet.gateways[0] = open();
+        fleet.reconnect(0);
+        fleet.append(0, 3, count);
+        fleet.run(100);
+        fleet.append(0, 4, 1);
+        fleet.reconnect(0);
+        fleet.run(100);
+        let of_trip = |trip| {
+            let is_of = |one: &Entry| matches!(one, Entry::Handover(one, _) if one.trip.0 == trip);
+            held(&fleet.cloud, "train-0").into_values().filter(is_of).collect::<Vec<_>>()
+        };
+        for (trip, count) in [(1, 10), (2, 20), (3, count), (4, 1)] {
+            assert_eq!(of_trip(trip), entries(trip, count), "trip {trip}");
+        }
+        assert_eq!(fleet.cloud.logs().count(), 3, "the cloud's own, and two of the train");
+        drop(fleet);
+        std::fs::remove_file(&path).unwrap();
+    }
 }

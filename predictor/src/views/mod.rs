@@ -9,7 +9,6 @@
 //! view, bends no other's track, and makes no forecast alone ([`crate::forecast`]).
 
 mod cells;
-mod creator;
 mod places;
 #[cfg(test)]
 mod tests;
@@ -20,8 +19,8 @@ use std::collections::BTreeMap;
 use polyrail_model::{Direction, Handover, NodeRole, Position, RouteId};
 use serde::{Deserialize, Serialize};
 
+pub use crate::creator::{creator_hash, creator_of, new_route};
 pub use cells::{CELLS_MAX, Cell, Cells};
-pub use creator::{creator_hash, creator_of, new_route};
 pub use places::{PLACE_TRIPS_MAX, PLACES_MAX, PlaceEstimate, PlaceKey};
 pub use tracks::{PROJECTIONS_MAX, TRACKS_MAX};
 

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use polyrail_model::{Direction, Position, RouteId};
 
-use super::creator::creator_of;
+use crate::creator::creator_of;
 use crate::entry::{EntryKey, Spot, TrackPiece, TrackPoint, WriterNumber};
 use crate::fair::victims;
 use crate::track::{SpotFinder, Track};

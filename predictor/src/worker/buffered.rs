@@ -139,11 +139,16 @@ impl BufferedStore {
             store.append_own(self.waiting.make_contiguous(), self.wall_ms)?;
             self.waiting.clear();
         }
-        let (views, useless) = Views::of_store(&store, self.role)?;
-        self.introduced = store.logs().map(|(log, _)| store.writer(log)).collect();
-        (self.views, self.useless) = (views, useless);
-        self.tracks_changed = true;
         self.store = Some(store);
+        self.derive()
+    }
+
+    /// Derives the views from the logs.
+    fn derive(&mut self) -> Result<(), StoreError> {
+        let Some(store) = &self.store else { return Ok(()) };
+        (self.views, self.useless) = Views::of_store(store, self.role)?;
+        self.introduced = store.logs().map(|(log, _)| store.writer(log)).collect();
+        self.tracks_changed = true;
         Ok(())
     }
 
@@ -184,6 +189,18 @@ impl BufferedStore {
         None
     }
 
+    /// Appends what this node has observed of a peer; false if the peer's quota is used up.
+    pub(super) fn record_of(&mut self, peer: &str, entry: &Entry) -> bool {
+        if peer == self.name || !self.quotas.take(self.now, peer, 1) {
+            return false;
+        }
+        let (entries, wall_ms) = (std::slice::from_ref(entry), self.wall_ms);
+        if let Some(appended) = self.with(|store| store.append_of(peer, entries, wall_ms)) {
+            self.apply(&appended);
+        }
+        true
+    }
+
     /// Takes written entries over into the views.
     fn apply(&mut self, appended: &Appended) {
         let Self { store: Some(store), views, introduced, useless, .. } = self else { return };
@@ -213,6 +230,11 @@ impl BufferedStore {
         // If the database fails, the peer sends the message again.
         let heard = heard.unwrap_or_default();
         self.apply(&heard.appended);
+        if heard.moved
+            && let Err(error) = self.derive()
+        {
+            self.fail(&error);
+        }
         heard
     }
 
@@ -297,16 +319,17 @@ impl BufferedStore {
         }
     }
 
-    /// The expected rate and delay at a place.
+    /// The expected rate and delay at a place, for the node `own`.
     pub(super) fn place(
         &self,
+        own: WriterNumber,
         carrier: &str,
         train: &TrainPosition,
         metres: f64,
     ) -> Option<PlaceEstimate> {
         let position = Position::from_metres(metres);
         let place = PlaceKey::of(carrier, train.route, train.direction, position);
-        self.views.estimate(WriterNumber::OWN, &place)
+        self.views.estimate(own, &place)
     }
 
     /// Whether tracks of other writers may have changed since the last call.

@@ -3,7 +3,8 @@
 //!
 //! A slow disk must not delay forecasts. So feed [`Engine::take`] and
 //! [`Engine::on_timeout`], drain [`Engine::poll`], and then call [`Engine::write`].
-//! Messages for the database wait for that in their order; each call writes the records of one.
+//! Messages for the database wait for that, and each call writes those of one. Sessions take turns,
+//! so that no gateway delays the messages of another.
 //!
 //! Invariant: each session is in `due` at its next timeout, or in `ready`; a turn of the thread
 //! looks at no other session.
@@ -17,7 +18,9 @@ use super::buffered::BufferedStore;
 use super::forecasts::CarrierForecasts;
 use super::lookahead::outlook;
 use super::rates::RateRecorder;
-use super::{Engine, Input, LinkDbSettings, Output, TripState, WorkerState, forecaster};
+use super::{
+    Engine, Input, LinkDbSettings, MESSAGES_AT_ONCE, Output, TripState, WorkerState, forecaster,
+};
 use crate::entry::{Entry, Link, Rates};
 use crate::forecast::Forecaster;
 use crate::position::TrainPosition;
@@ -34,12 +37,11 @@ pub(super) struct CloudEngine {
     /// Sessions whose synchronisation may have a message now.
     ready: BTreeSet<SessionKey>,
     outputs: VecDeque<Output>,
-    /// Messages for the database, at most [`MESSAGES_MAX`]; further ones are dropped and counted,
-    /// and gateways send them again.
-    messages: VecDeque<(SessionKey, SyncMessage)>,
+    /// Sessions with messages, in the order of their turns.
+    turns: VecDeque<SessionKey>,
     dropped: u64,
-    /// Rates to be recorded; a few a second.
-    measured: Vec<Rates>,
+    /// Rates to be recorded, and the gateways' names; a few a second.
+    measured: Vec<(String, Rates)>,
     /// Sessions with new telemetry, whose outlooks are due.
     outlooks_due: BTreeSet<SessionKey>,
     forecast_at: Instant,
@@ -52,6 +54,9 @@ struct Gateway {
     sync: Sync,
     /// Its entry in [`CloudEngine::due`].
     due: Option<Instant>,
+    /// Messages for the database, at most [`MESSAGES_MAX`]; further ones are dropped and counted,
+    /// and the gateway sends them again.
+    messages: VecDeque<SyncMessage>,
     forecasts: CarrierForecasts,
     rates: RateRecorder,
     trip: Option<(TripId, TrainPosition)>,
@@ -63,6 +68,10 @@ impl Gateway {
         let (trip, train) = self.trip.as_ref()?;
         let age = now.saturating_duration_since(train.at);
         (age < TELEMETRY_FRESH).then_some((*trip, *train))
+    }
+
+    fn named(&self, rates: impl IntoIterator<Item = Rates>) -> Vec<(String, Rates)> {
+        rates.into_iter().map(|rates| (self.name.clone(), rates)).collect()
     }
 }
 
@@ -76,7 +85,7 @@ impl CloudEngine {
             due: BTreeSet::new(),
             ready: BTreeSet::new(),
             outputs: VecDeque::new(),
-            messages: VecDeque::new(),
+            turns: VecDeque::new(),
             dropped: 0,
             measured: Vec::new(),
             outlooks_due: BTreeSet::new(),
@@ -89,7 +98,8 @@ impl CloudEngine {
         self.end(session);
         let sync = Sync::new(now, Side::Cloud { share: self.settings.share }, &name);
         let (forecasts, rates) = (CarrierForecasts::default(), RateRecorder::new(Link::Down));
-        let gateway = Gateway { name, sync, due: None, forecasts, rates, trip: None };
+        let messages = VecDeque::new();
+        let gateway = Gateway { name, sync, due: None, messages, forecasts, rates, trip: None };
         self.sessions.insert(session, gateway);
         self.ready.insert(session);
     }
@@ -97,29 +107,45 @@ impl CloudEngine {
     fn end(&mut self, session: SessionKey) {
         self.ready.remove(&session);
         self.outlooks_due.remove(&session);
+        self.turns.retain(|turn| *turn != session);
         let Some(mut gateway) = self.sessions.remove(&session) else { return };
         if let Some(at) = gateway.due {
             self.due.remove(&(at, session));
         }
-        self.record(gateway.rates.take_all());
+        let rates = gateway.rates.take_all();
+        self.record(gateway.named(rates));
     }
 
-    fn record(&mut self, rates: Vec<Rates>) {
-        for rates in rates {
-            self.store.record(Entry::Rates(rates));
+    /// Records rates that were measured with a gateway's position: they count as that gateway's.
+    fn record(&mut self, rates: Vec<(String, Rates)>) {
+        for (gateway, rates) in rates {
+            let is_recorded = self.store.record_of(&gateway, &Entry::Rates(rates));
+            self.dropped += u64::from(!is_recorded);
         }
     }
 
-    fn on_sync(&mut self, now: Instant, session: SessionKey, message: SyncMessage) {
-        let Some(gateway) = self.sessions.get_mut(&session) else { return };
+    /// Hears the next message of the session whose turn it is. True if there was none, or if it may
+    /// have been written.
+    fn take_turn(&mut self, now: Instant) -> bool {
+        let Some(session) = self.turns.pop_front() else { return true };
+        let Some(gateway) = self.sessions.get_mut(&session) else { return false };
+        let Some(message) = gateway.messages.pop_front() else { return false };
+        if !gateway.messages.is_empty() {
+            self.turns.push_back(session);
+        }
+        let has_records = matches!(message, SyncMessage::Entries { .. });
         let heard = self.store.hear(&mut gateway.sync, message);
         self.ready.insert(session);
         self.received += handovers(&heard.appended.fresh);
-        let Some(log) = heard.log else { return };
+        self.dropped += u64::from(heard.dropped);
+        if heard.changed.is_empty() {
+            return has_records;
+        }
         for (&other, gateway) in self.sessions.iter_mut().filter(|(other, _)| **other != session) {
-            gateway.sync.relayed(now, log);
+            heard.changed.iter().for_each(|log| gateway.sync.relayed(now, *log));
             schedule(&mut self.due, other, gateway);
         }
+        true
     }
 
     fn on_telemetry(
@@ -156,8 +182,9 @@ impl CloudEngine {
         let Some(gateway) = self.sessions.get_mut(&session) else { return };
         if let Some((_, train)) = gateway.trip_at(now).filter(|_| self.settings.forecast) {
             let train = train.advanced(now);
+            let own = self.store.writer(&gateway.name);
             let (store, outputs) = (&self.store, &mut self.outputs);
-            let outlook_of = |carrier: &str| outlook(now, store, carrier, &train);
+            let outlook_of = |carrier: &str| outlook(now, store, own, carrier, &train);
             let report = |output| outputs.push_back(output);
             gateway.forecasts.update_outlooks(session, outlook_of, report);
         }
@@ -174,11 +201,15 @@ impl Engine for CloudEngine {
                 self.on_telemetry(now, session, at, &telemetry);
             }
             Input::Sync { session, message } => {
-                if self.messages.len() < MESSAGES_MAX {
-                    self.messages.push_back((session, message));
-                } else {
+                let Some(gateway) = self.sessions.get_mut(&session) else { return };
+                if gateway.messages.len() >= MESSAGES_MAX {
                     self.dropped += 1;
+                    return;
                 }
+                if gateway.messages.is_empty() {
+                    self.turns.push_back(session);
+                }
+                gateway.messages.push_back(message);
             }
             Input::Measured { session, carrier, rate, srtt } => {
                 let Some(gateway) = self.sessions.get_mut(&session) else { return };
@@ -188,7 +219,7 @@ impl Engine for CloudEngine {
                     let spot = self.store.views().spot(train.route, position, train.direction);
                     let rates = &mut gateway.rates;
                     let complete = rates.record((&train, trip), spot, &carrier, rate, srtt);
-                    self.measured.extend(complete);
+                    self.measured.extend(gateway.named(complete));
                 }
             }
             Input::Reload(settings) => {
@@ -221,17 +252,15 @@ impl Engine for CloudEngine {
         self.store.on_timeout(now, wall_ms);
         let mut measured = std::mem::take(&mut self.measured);
         for gateway in self.sessions.values_mut() {
-            measured.extend(gateway.rates.take_due(now));
+            let due = gateway.rates.take_due(now);
+            measured.extend(gateway.named(due));
         }
         self.record(measured);
         let sessions = std::mem::take(&mut self.outlooks_due);
-        let mut any = !sessions.is_empty();
+        let any = !sessions.is_empty() || !self.turns.is_empty();
         sessions.into_iter().for_each(|session| self.update_outlooks(now, session));
-        while let Some((session, message)) = self.messages.pop_front() {
-            any = true;
-            let has_records = matches!(message, SyncMessage::Entries { .. });
-            self.on_sync(now, session, message);
-            if has_records {
+        for _ in 0..TURNS {
+            if self.take_turn(now) {
                 break;
             }
         }
@@ -263,14 +292,15 @@ impl Engine for CloudEngine {
     fn next_timeout(&self) -> Option<Instant> {
         let sync = self.due.first().map(|(at, _)| *at);
         let next = sync.into_iter().chain(self.store.next_timeout());
-        self.messages.is_empty().then(|| next.fold(self.forecast_at, Instant::min))
+        self.turns.is_empty().then(|| next.fold(self.forecast_at, Instant::min))
     }
 
     fn close(&mut self, _now: Instant, _wall_ms: u64) {
         // Gateways send pending messages again.
         let mut measured = std::mem::take(&mut self.measured);
         for gateway in self.sessions.values_mut() {
-            measured.extend(gateway.rates.take_all());
+            let all = gateway.rates.take_all();
+            measured.extend(gateway.named(all));
         }
         self.record(measured);
         self.store.close();
@@ -307,8 +337,10 @@ fn schedule(due: &mut BTreeSet<(Instant, SessionKey)>, session: SessionKey, gate
     due.extend(gateway.due.map(|at| (at, session)));
 }
 
-/// Pending messages for the database.
-const MESSAGES_MAX: usize = 4_096;
+/// Pending messages of a session for the database: as many as its peer may send at once.
+const MESSAGES_MAX: usize = MESSAGES_AT_ONCE;
+/// Messages without records that are heard in one turn of the thread.
+const TURNS: usize = 64;
 /// Interval of forecasts without telemetry.
 const FORECAST_EVERY: Duration = Duration::from_secs(1);
 /// Older positions make no forecast.

@@ -43,6 +43,7 @@ pub(super) struct GatewayEngine {
     report_at: Instant,
     recorded: u64,
     received: u64,
+    dropped: u64,
 }
 
 /// Work that waits for the disk.
@@ -79,6 +80,7 @@ impl GatewayEngine {
             report_at: now,
             recorded: 0,
             received: 0,
+            dropped: 0,
         };
         engine.offer_tracks();
         engine
@@ -163,6 +165,7 @@ impl GatewayEngine {
         };
         let heard = self.store.hear(sync, message);
         self.received += handovers(&heard.appended.fresh);
+        self.dropped += u64::from(heard.dropped);
     }
 
     fn record_rates(&mut self, now: Instant, rates: Vec<Rates>) {
@@ -190,7 +193,8 @@ impl GatewayEngine {
             && self.settings.forecast
         {
             let (store, outputs) = (&self.store, &mut self.outputs);
-            let outlook_of = |carrier: &str| outlook(now, store, carrier, &train);
+            let outlook_of =
+                |carrier: &str| outlook(now, store, WriterNumber::OWN, carrier, &train);
             let report = |output| outputs.push_back(output);
             self.forecasts.update_outlooks(*session, outlook_of, report);
         }
@@ -313,6 +317,7 @@ impl Engine for GatewayEngine {
             trips: vec![trip],
             recorded: self.recorded,
             received: self.received,
+            inputs_dropped: self.dropped,
             unrecorded: self.pilot.unrecorded(),
             ..WorkerState::default()
         }

@@ -1,5 +1,6 @@
 //! The data plane's end of the worker's channels.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use polyrail_model::{Channel, SessionKey};
 
+use super::allowance::Allowance;
 use super::options::Options;
 use super::thread::{Counts, Message, Thread};
 use super::{Input, Output, WorkerState};
@@ -20,6 +22,8 @@ pub struct Worker {
     feeder: Feeder,
     outputs: Receiver<Output>,
     thread: Option<JoinHandle<()>>,
+    /// What the sessions' peers may send.
+    allowances: BTreeMap<SessionKey, Allowance>,
 }
 
 /// Feeds a worker; never blocks.
@@ -42,7 +46,7 @@ impl Worker {
         let thread = Thread { options, received, output, counts };
         let builder = std::thread::Builder::new().name("linkdb".to_owned());
         let thread = builder.spawn(move || thread.run())?;
-        Ok(Self { feeder, outputs, thread: Some(thread) })
+        Ok(Self { feeder, outputs, thread: Some(thread), allowances: BTreeMap::new() })
     }
 
     /// Feeds an input; see [`Feeder::feed`].
@@ -50,15 +54,33 @@ impl Worker {
         self.feeder.feed(input);
     }
 
-    /// Decodes a message of the peer and feeds it. An invalid one is counted as dropped.
+    /// A session with a peer of this name has begun.
+    pub fn begin(&mut self, now: Instant, session: SessionKey, peer: String) {
+        self.allowances.insert(session, Allowance::new(now, peer.clone()));
+        self.feed(Input::Up { session, peer });
+    }
+
+    /// A session has ended.
+    pub fn end(&mut self, session: SessionKey) {
+        self.allowances.remove(&session);
+        self.feed(Input::Down(session));
+    }
+
+    /// Decodes a message of the peer and feeds it. Invalid messages, and those beyond the peer's
+    /// allowance, are counted as dropped.
     pub fn receive(
-        &self,
+        &mut self,
         now: Instant,
         session: SessionKey,
         channel: Channel,
         waited: Duration,
         payload: &[u8],
     ) {
+        let allowance = self.allowances.get_mut(&session);
+        if !allowance.is_some_and(|allowance| allowance.take(now, channel)) {
+            self.feeder.counts.inputs_dropped.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
         match wire::decode(channel, payload) {
             Ok(Some(wire::Message::Telemetry(mut telemetry))) => {
                 telemetry.age = telemetry.age.saturating_add(waited);

@@ -5,19 +5,21 @@ use std::time::{Duration, Instant};
 use polyrail_model::{Bitrate, LinkOutlook, OutlookStep};
 
 use super::buffered::BufferedStore;
+use crate::entry::WriterNumber;
 use crate::position::TrainPosition;
 
-/// What earlier trips measured over the next seconds of travel.
+/// What earlier trips measured over the next seconds of travel, for the node `own`.
 pub(super) fn outlook(
     now: Instant,
     store: &BufferedStore,
+    own: WriterNumber,
     carrier: &str,
     train: &TrainPosition,
 ) -> LinkOutlook {
     let ahead = |step: u32| {
         let from = now + STEP * step;
         let metres = train.metres + train.direction.sign() * train.speed * f64::from(step);
-        let (rate, delay) = usual(store, carrier, train, metres)?;
+        let (rate, delay) = usual(store, own, carrier, train, metres)?;
         Some(OutlookStep { from, rate, delay })
     };
     LinkOutlook { steps: (0..STEPS).map_while(ahead).collect() }
@@ -26,6 +28,7 @@ pub(super) fn outlook(
 /// The expected rate and delay, each from the nearest place within 200 m that has it.
 fn usual(
     store: &BufferedStore,
+    own: WriterNumber,
     carrier: &str,
     train: &TrainPosition,
     metres: f64,
@@ -34,7 +37,7 @@ fn usual(
     // The nearer neighbour first.
     let side = if metres.rem_euclid(PLACE) < PLACE / 2.0 { -PLACE } else { PLACE };
     for off in [0.0, side, -side, 2.0 * side, -2.0 * side] {
-        if let Some(known) = store.place(carrier, train, metres + off) {
+        if let Some(known) = store.place(own, carrier, train, metres + off) {
             rate = rate.or(known.rate);
             delay = delay.or(known.delay);
         }

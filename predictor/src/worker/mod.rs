@@ -14,6 +14,7 @@
 //!
 //! A gateway's worker learns from observations, a cloud's from the messages of its gateways.
 
+mod allowance;
 mod buffered;
 mod cloud;
 mod forecasts;
@@ -29,6 +30,7 @@ mod thread;
 mod tests;
 
 pub use crate::detect::Unrecorded;
+pub use allowance::{MESSAGES_A_SECOND, MESSAGES_AT_ONCE};
 pub use handle::{Feeder, Worker};
 pub use options::{LinkDbSettings, Options};
 pub use state::{CarrierState, StoreState, TripState, WorkerState};

@@ -25,7 +25,8 @@ pub struct WorkerState {
     pub recorded: u64,
     /// Handovers received from the other side since the start.
     pub received: u64,
-    /// Inputs that were dropped: the worker could not keep up, or a message was invalid.
+    /// Inputs that were dropped: the worker could not keep up, a message was invalid or not
+    /// allowed, or a peer sent too many.
     pub inputs_dropped: u64,
     /// Outputs that were dropped because the data plane could not keep up.
     pub outputs_dropped: u64,

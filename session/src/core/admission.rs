@@ -10,7 +10,6 @@ use polyrail_model::{FlowId, UserId};
 
 use super::session::Session;
 use crate::event::OpenError;
-use crate::flow::Life;
 use crate::limits::{FLOWS_REFUSED_MAX, FLOWS_RESERVED, OWN_USER};
 use crate::wire::ResetReason;
 
@@ -51,9 +50,9 @@ impl Session {
     pub fn shed(&mut self, now: Instant, least: usize) -> bool {
         let heaviest = self.flows.users.heaviest().filter(|(_, count)| *count >= least);
         let Some((user, count)) = heaviest else { return false };
-        let live = self.flows.users.flows_of(user).filter_map(|id| self.flows.get(id));
-        let live = live.filter(|flow| flow.life == Life::Live);
-        let Some(idle) = live.min_by_key(|flow| flow.moved_at).map(|flow| flow.id) else {
+        // A flow that the peer has reset counts, too, until its data is read.
+        let open = self.flows.users.flows_of(user).filter_map(|id| self.flows.get(id));
+        let Some(idle) = open.min_by_key(|flow| flow.moved_at).map(|flow| flow.id) else {
             return false;
         };
         tracing::debug!(%user, count, flow = idle.0, "shedding a flow of the heaviest user");

@@ -5,8 +5,10 @@
 //!
 //! - The **pace** of a flow is the number of bytes that its reader took within the last two periods
 //!   of [`PACE_PERIOD`]. A reader **follows** while it has a pace and leaves at most [`FLOOR`]
-//!   bytes of in-order data unread. Its flow may send as credit allows: if the reader stops, it
-//!   withholds only the bytes in flight. Any other flow may have its pace at the peer.
+//!   bytes of in-order data unread. Its flow may send while all flows of its user together have at
+//!   most as much at the peer as is left of the peer's memory: if the readers stop, they withhold
+//!   the bytes in flight, of one user at most half of the memory. Any other flow may have its pace
+//!   at the peer.
 //! - Other bytes at the peer are **withheld**. All flows together may withhold one half of the
 //!   peer's memory, and the flows of one user one eighth.
 //! - Readers that follow and then stop, one after the other, could still fill the peer's memory.
@@ -16,6 +18,12 @@
 //!
 //! The same shares bound the bytes that writers queue here. A writer has only the floor while its
 //! flow may not send.
+//!
+//! Buffers of sent bytes shrink while they allocate more than this side's memory together.
+//!
+//! All runs in flight may take a part of this side's memory, because small writes make many of few
+//! bytes. Beyond, a flow sends new data when nothing of it is in flight, and a peer that splits
+//! runs with its acknowledgements breaks the protocol.
 //!
 //! Invariant: the pools are the sums of the counts of their flows.
 
@@ -29,8 +37,8 @@ use super::credit::Credit;
 use super::flows::Flows;
 use crate::flow::{Flow, Run, SendHalf, Shares, Violation};
 use crate::limits::{
-    FLOOR, PACE_PERIOD, POOL_SHARE, PROOF_SHARE, RANGE_BYTES, RANGES_SHARE, SCARCE_SHARE,
-    UNSENT_MAX, USER_SHARE,
+    FLOOR, PACE_PERIOD, POOL_SHARE, PROOF_SHARE, RANGE_BYTES, RANGES_SHARE, RUN_BYTES, RUNS_SHARE,
+    SCARCE_SHARE, UNSENT_MAX, USER_SHARE,
 };
 
 #[derive(Debug, Default)]
@@ -38,6 +46,8 @@ pub(crate) struct FlowControl {
     /// Bytes that this side may hold in each direction.
     memory: u64,
     pub credit: Credit,
+    /// Bytes at the peer.
+    at_peer: Pool,
     /// Bytes at the peer beyond the pace of their readers.
     withheld: Pool,
     /// Bytes written and never sent.
@@ -48,6 +58,10 @@ pub(crate) struct FlowControl {
     pub held_received: u64,
     /// Ranges received out of order.
     ranges: usize,
+    /// Bytes that the buffers of sent bytes allocate.
+    allocated: u64,
+    /// Runs in flight, and gaps.
+    runs: usize,
     /// Bytes that a new flow may send before its first acknowledgement.
     pub peer_window: u64,
     /// Flows whose pace is not zero.
@@ -73,7 +87,7 @@ impl FlowControl {
         if self.ranges as u64 > most && flow.recv.ranges() > ranges {
             return Err(Violation("too many pieces out of order in the session"));
         }
-        accepted
+        Ok(accepted)
     }
 
     /// Discards the received bytes of a flow.
@@ -98,11 +112,20 @@ impl FlowControl {
 
     /// Recounts a flow after it was sent, written or drained.
     pub fn recount(&mut self, flow: &mut Flow) {
+        if self.allocated > self.memory {
+            // A peer that acknowledges all but the last bytes would keep the memory of every flow.
+            flow.send.shrink();
+        }
         let shares = &mut flow.shares;
+        let allocated = std::mem::replace(&mut shares.allocated, flow.send.allocated());
+        self.allocated = self.allocated + shares.allocated - allocated;
+        let runs = std::mem::replace(&mut shares.runs, flow.send.runs.len());
+        self.runs = self.runs + shares.runs - runs;
         let withheld = match flow.send.at_peer().saturating_sub(shares.pace()) {
             _ if follows(shares, &flow.send) => 0,
             beyond => beyond,
         };
+        self.at_peer.set(flow.user, &mut shares.at_peer, flow.send.at_peer());
         self.withheld.set(flow.user, &mut shares.withheld, withheld);
         self.unsent.set(flow.user, &mut shares.unsent, flow.send.unsent());
     }
@@ -110,6 +133,9 @@ impl FlowControl {
     /// The flow is over.
     pub fn forget(&mut self, flow: &mut Flow) {
         self.paced.remove(&flow.id);
+        self.allocated -= std::mem::take(&mut flow.shares.allocated);
+        self.runs -= std::mem::take(&mut flow.shares.runs);
+        self.at_peer.set(flow.user, &mut flow.shares.at_peer, 0);
         self.withheld.set(flow.user, &mut flow.shares.withheld, 0);
         self.unsent.set(flow.user, &mut flow.shares.unsent, 0);
         self.held_sent -= flow.send.held();
@@ -123,13 +149,23 @@ impl FlowControl {
         self.unsent.all
     }
 
+    /// Whether all runs in flight take their part of the memory.
+    pub fn is_short_of_runs(&self) -> bool {
+        self.runs as u64 >= self.memory / RUNS_SHARE / RUN_BYTES
+    }
+
     /// How many new sequence numbers the flow may use now.
     pub fn allowance(&self, flow: &Flow) -> u64 {
+        if self.is_short_of_runs() && flow.shares.runs > 0 {
+            return 0;
+        }
         let (at_peer, left) = (flow.send.at_peer(), self.credit.left());
         let share = self.withheld.left(self.credit.peer_memory, flow.user);
         let own = match flow.shares.pace() {
             _ if left < self.credit.peer_memory / SCARCE_SHARE => flow.send.drained / PROOF_SHARE,
-            _ if follows(&flow.shares, &flow.send) => u64::MAX,
+            _ if follows(&flow.shares, &flow.send) => {
+                at_peer + left.saturating_sub(self.at_peer.of(flow.user))
+            }
             pace => pace,
         };
         let beyond = own.saturating_sub(at_peer).saturating_add(share);
@@ -180,10 +216,13 @@ impl FlowControl {
 
     fn is_consistent(&self, flows: &Flows) -> bool {
         let sum = |one: fn(&Flow) -> u64| flows.iter().map(one).sum::<u64>();
-        self.withheld.all == sum(|flow| flow.shares.withheld)
+        self.at_peer.all == sum(|flow| flow.send.at_peer())
+            && self.withheld.all == sum(|flow| flow.shares.withheld)
             && self.unsent.all == sum(|flow| flow.send.unsent())
             && self.held_sent == sum(|flow| flow.send.held())
             && self.held_received == sum(|flow| flow.recv.held())
+            && self.allocated == sum(|flow| flow.shares.allocated)
+            && self.runs as u64 == sum(|flow| flow.send.runs.len() as u64)
             && self.ranges as u64 == sum(|flow| flow.recv.ranges() as u64)
     }
 }
@@ -215,11 +254,14 @@ impl Pool {
         }
     }
 
+    fn of(&self, user: UserId) -> u64 {
+        self.of_user.get(&user).copied().unwrap_or(0)
+    }
+
     /// The rest of the pool's part of `memory` for this user.
     fn left(&self, memory: u64, user: UserId) -> u64 {
-        let of_user = self.of_user.get(&user).copied().unwrap_or(0);
         let all = (memory / POOL_SHARE).saturating_sub(self.all);
-        (memory / USER_SHARE).saturating_sub(of_user).min(all)
+        (memory / USER_SHARE).saturating_sub(self.of(user)).min(all)
     }
 }
 
@@ -317,11 +359,12 @@ mod tests {
             let flow = sender.open(user);
             sender.send(flow, 2 * MIB);
         }
-        for flow in [sender.open(0), sender.open(9)] {
+        for (flow, others) in [(sender.open(0), 2 * MIB), (sender.open(9), 0)] {
             assert_eq!(sender.allowance(flow), FLOOR);
             sender.send(flow, FLOOR);
             sender.drain(flow, FLOOR);
-            assert_eq!(sender.allowance(flow), sender.control.credit.left(), "its reader follows");
+            let left = sender.control.credit.left();
+            assert_eq!(sender.allowance(flow), left - others, "its reader follows");
             sender.send(flow, 3 * FLOOR);
             assert_eq!(sender.allowance(flow), 0, "its reader is slow");
             sender.drain(flow, FLOOR);
@@ -332,6 +375,28 @@ mod tests {
         sender.rest();
         let pace = sender.flows.iter().map(|flow| flow.shares.pace()).sum::<u64>();
         assert_eq!((pace, sender.control.next_period), (0, None));
+    }
+
+    #[test]
+    fn readers_of_one_user_that_stop_at_once_withhold_half_of_the_memory() {
+        let mut sender = Sender::new();
+        let flows: Vec<FlowId> = (0..100).map(|_| sender.open(1)).collect();
+        for &flow in &flows {
+            sender.send(flow, FLOOR);
+            sender.drain(flow, FLOOR);
+        }
+        for &flow in &flows {
+            sender.send(flow, sender.allowance(flow).min(MIB));
+        }
+        let at_peer = sender.control.at_peer.all;
+        assert!(
+            (8 * MIB..=8 * MIB + 100 * FLOOR).contains(&at_peer),
+            "half, and floors: {at_peer}"
+        );
+        let other = sender.open(2);
+        sender.send(other, FLOOR);
+        sender.drain(other, FLOOR);
+        assert_eq!(sender.allowance(other), 16 * MIB - at_peer, "all that is left");
     }
 
     #[test]

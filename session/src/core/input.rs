@@ -228,6 +228,9 @@ impl Session {
         };
         let mut settled: Vec<(u64, u64, PathSet)> = Vec::new();
         let ranges = if ack.done { &[] } else { ack.ranges.as_slice() };
+        if self.flow_control.is_short_of_runs() && flow.send.splits(cumulative, ranges) {
+            return self.violate(now, id, "an acknowledgement that splits runs without end");
+        }
         let each = |start, length, live| settled.push((start, length, live));
         if !flow.send.acknowledge(cumulative, ranges, each) {
             return self.violate(now, id, "an acknowledgement of data that was never sent");

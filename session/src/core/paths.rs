@@ -305,12 +305,12 @@ impl Paths {
     // Runs in flight.
 
     /// A run of a flow was sent on these paths, with `bytes` of data.
-    pub fn carry(&mut self, now: Instant, on: PathSet, run: Carried, bytes: u64) {
+    pub fn carry(&mut self, now: Instant, on: PathSet, run: Carried, bytes: u64, flows: &Flows) {
         for slot in on.iter() {
             let Some(path) = self.get_mut(slot) else { continue };
             path.stall.sent(now, run.end - run.start);
             path.sent += bytes;
-            path.carried.push_back(run);
+            path.carried.push(run, |run| is_out(run, flows));
         }
     }
 
@@ -328,7 +328,7 @@ impl Paths {
         let mut given_up = GivenUp::default();
         let Some(path) = self.get_mut(slot) else { return given_up };
         given_up.unconfirmed = path.pings.take_unconfirmed();
-        for &Carried { flow: id, start, end } in &path.carried {
+        for &Carried { flow: id, start, end } in path.carried.iter() {
             let Some(flow) = flows.get_mut(id) else { continue };
             let bytes = flow.send.runs.give_up(start, end, slot, forget);
             if bytes > 0 {
@@ -355,12 +355,7 @@ impl Paths {
     /// Removes settled entries from the front of the path's runs.
     pub fn trim_carried(&mut self, slot: usize, flows: &Flows) {
         let Some(path) = self.get_mut(slot) else { return };
-        let is_out = |run: &Carried| {
-            flows.get(run.flow).is_some_and(|flow| flow.send.runs.is_out(run.start, run.end))
-        };
-        while path.carried.front().is_some_and(|run| !is_out(run)) {
-            path.carried.pop_front();
-        }
+        path.carried.trim(|run| is_out(run, flows));
     }
 
     /// Withdraws units from all paths that carry them.
@@ -516,6 +511,11 @@ impl Paths {
         let relative = |path: &Path| common.as_ref()?.relative(&path.delay);
         self.iter().map(|path| path.status(self.looked_at, relative(path))).collect()
     }
+}
+
+/// Whether any part of the run is in flight.
+fn is_out(run: &Carried, flows: &Flows) -> bool {
+    flows.get(run.flow).is_some_and(|flow| flow.send.runs.is_out(run.start, run.end))
 }
 
 /// The bytes that may be sent on a path before a handler's cap is reached. A cap is at least a

@@ -98,7 +98,7 @@ mod tests {
         (1..=1_000).for_each(|id| starved.insert(heavy, FlowId(id)));
         starved.insert(light, FlowId(5_000));
         let mut seen = BTreeSet::new();
-        for event in 0..100 {
+        for event in 0..400 {
             let taken = starved.take();
             assert_eq!(taken.len(), FED_AT_ONCE, "event {event}");
             assert!(taken.contains(&FlowId(5_000)), "the light user has its turn each time");

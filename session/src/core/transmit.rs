@@ -208,7 +208,7 @@ impl Session {
         self.flow_control.recount(flow);
         flow.charge(now, bytes);
         let run = Carried { flow: turn.flow, start: piece.start, end };
-        self.paths.carry(now, on, run, bytes);
+        self.paths.carry(now, on, run, bytes, &self.flows);
         self.turns.queue.charge(turn.user, bytes.max(1), now);
     }
 

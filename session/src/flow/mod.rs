@@ -63,10 +63,16 @@ pub(crate) struct Flow {
 /// A flow's part of the shares of its user; maintained by the session's flow control.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Shares {
+    /// Bytes at the peer.
+    pub at_peer: u64,
     /// Bytes at the peer beyond the pace of its reader.
     pub withheld: u64,
     /// Bytes written and never sent.
     pub unsent: u64,
+    /// Bytes that the buffer of sent bytes allocates.
+    pub allocated: u64,
+    /// Runs in flight, and gaps.
+    pub runs: usize,
     /// Bytes that the peer's reader took in this period and in the one before.
     pub drained: [u64; 2],
 }

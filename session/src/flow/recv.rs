@@ -6,7 +6,7 @@
 //! Invariants: every byte is delivered once and in order; the buffers hold at most the window, and
 //! beyond it single segments at the cumulative number, which the session's credit bounds; a piece
 //! is never dropped for lack of room, because the window limits the sender; the numbers that are
-//! received and not released cover the allocation of the buffers.
+//! received and not drained cover the allocation of the buffers, but for an eighth.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -94,9 +94,8 @@ impl RecvHalf {
         Ok(run.end().saturating_sub(self.highest))
     }
 
-    /// Takes a run. Returns whether the reader has new data.
-    pub fn accept(&mut self, run: &Run<'_>) -> Result<bool, Violation> {
-        self.fresh(run)?;
+    /// Takes a run that [`RecvHalf::fresh`] has accepted. Returns whether the reader has new data.
+    pub fn accept(&mut self, run: &Run<'_>) -> bool {
         let data_start = run.sequence + u64::from(run.open);
         let end = run.end();
         if run.fin {
@@ -104,14 +103,14 @@ impl RecvHalf {
         }
         self.highest = self.highest.max(end);
         if end <= self.cumulative {
-            return Ok(false);
+            return false;
         }
         let before = self.cumulative;
         if self.discarding {
             if run.sequence <= before {
                 self.cumulative = end;
             }
-            return Ok(self.cumulative > before);
+            return self.cumulative > before;
         }
         let stored = self.store(run, data_start);
         self.received.insert(run.sequence..end);
@@ -123,7 +122,7 @@ impl RecvHalf {
             self.recent.push_back(run.sequence);
         }
         self.promote(stored);
-        Ok(self.cumulative > before)
+        self.cumulative > before
     }
 
     fn check(
@@ -188,11 +187,9 @@ impl RecvHalf {
         self.ready.consume(count)
     }
 
-    /// Numbers that became free since the last call: the reader has passed them, and their memory
-    /// is free.
+    /// Numbers that the reader has passed since the last call.
     pub fn release(&mut self) -> u64 {
-        let free = self.drained().min(self.highest.saturating_sub(self.ready.pinned()));
-        let more = free.saturating_sub(self.released);
+        let more = self.drained().saturating_sub(self.released);
         self.released += more;
         more
     }
@@ -326,6 +323,11 @@ mod tests {
         Run { sequence, open: false, data, fin }
     }
 
+    fn accept(half: &mut RecvHalf, run: &Run<'_>) -> Result<bool, Violation> {
+        half.fresh(run)?;
+        Ok(half.accept(run))
+    }
+
     fn read(half: &mut RecvHalf) -> Vec<u8> {
         let all = half.readable().concat();
         half.consume(all.len());
@@ -337,9 +339,9 @@ mod tests {
         let mut half = RecvHalf::new(10_000, false);
         let all: Vec<u64> = (1..=100).map(|at| 2 * at).collect();
         for &at in &all {
-            half.accept(&run(at, b"x", false)).unwrap();
+            accept(&mut half, &run(at, b"x", false)).unwrap();
         }
-        half.accept(&run(301, b"x", false)).unwrap();
+        accept(&mut half, &run(301, b"x", false)).unwrap();
         let mut stated = std::collections::BTreeSet::new();
         for _ in 0..8 {
             let ranges = half.ranges_for_ack(32);
@@ -354,25 +356,37 @@ mod tests {
     #[test]
     fn bytes_are_delivered_once_and_in_order() {
         let mut half = RecvHalf::new(100, false);
-        assert_eq!(half.accept(&run(3, b"def", false)), Ok(false));
-        assert_eq!(half.accept(&run(1, b"bcd", false)), Ok(false));
-        assert_eq!(half.accept(&run(0, b"a", false)), Ok(true));
+        assert_eq!(accept(&mut half, &run(3, b"def", false)), Ok(false));
+        assert_eq!(accept(&mut half, &run(1, b"bcd", false)), Ok(false));
+        assert_eq!(accept(&mut half, &run(0, b"a", false)), Ok(true));
         assert_eq!(read(&mut half), b"abcdef");
-        assert_eq!(half.accept(&run(2, b"cdefgh", true)), Ok(true));
+        assert_eq!(accept(&mut half, &run(2, b"cdefgh", true)), Ok(true));
         assert!(!half.finished());
         assert_eq!(read(&mut half), b"gh");
         assert!(half.finished());
         assert_eq!((half.cumulative, half.drained(), half.held()), (9, 9, 0));
-        assert_eq!(half.accept(&run(0, b"abcdefgh", true)), Ok(false));
+        assert_eq!(accept(&mut half, &run(0, b"abcdefgh", true)), Ok(false));
+    }
+
+    #[test]
+    fn bytes_that_are_read_return_as_credit_at_once() {
+        let mut half = RecvHalf::new(1 << 20, false);
+        (0..100).for_each(|at| _ = accept(&mut half, &run(at * 1_400, &[7; 1_400], false)));
+        accept(&mut half, &run(150_000, b"out of order", false)).unwrap();
+        for count in [20_000, 45_000, 10_000, 64_990] {
+            half.consume(count);
+            assert_eq!(half.release(), count as u64);
+        }
+        assert_eq!((half.released, half.drained()), (139_990, 139_990));
     }
 
     #[test]
     fn open_takes_the_first_number() {
         let mut half = RecvHalf::new(100, true);
-        assert_eq!(half.accept(&run(4, b"d", false)), Ok(false));
-        assert!(half.accept(&run(0, b"abc", false)).is_err(), "data in its place");
+        assert_eq!(accept(&mut half, &run(4, b"d", false)), Ok(false));
+        assert!(accept(&mut half, &run(0, b"abc", false)).is_err(), "data in its place");
         let open = Run { sequence: 0, open: true, data: b"abc", fin: false };
-        assert_eq!(half.accept(&open), Ok(true));
+        assert_eq!(accept(&mut half, &open), Ok(true));
         assert_eq!(read(&mut half), b"abcd");
         assert_eq!(half.drained(), 5);
     }
@@ -380,8 +394,8 @@ mod tests {
     #[test]
     fn end_may_arrive_alone_and_early() {
         let mut half = RecvHalf::new(100, false);
-        assert_eq!(half.accept(&run(2, b"", true)), Ok(false));
-        assert_eq!(half.accept(&run(0, b"ab", false)), Ok(true));
+        assert_eq!(accept(&mut half, &run(2, b"", true)), Ok(false));
+        assert_eq!(accept(&mut half, &run(0, b"ab", false)), Ok(true));
         assert_eq!(half.drained(), 0);
         assert_eq!(read(&mut half), b"ab");
         assert_eq!(half.drained(), 3);
@@ -391,14 +405,18 @@ mod tests {
     #[test]
     fn violations_are_rejected() {
         let mut half = RecvHalf::new(10, false);
-        assert!(half.accept(&run(8, b"xyz", false)).is_err(), "beyond the window");
-        assert_eq!(half.accept(&run(0, b"0123456789ab", false)), Ok(true), "the head is accepted");
-        assert!(half.accept(&run(5, b"", true)).is_err(), "an end inside the data");
-        assert_eq!(half.accept(&run(12, b"", true)), Ok(true));
-        assert!(half.accept(&run(12, b"x", false)).is_err(), "beyond the end");
-        assert!(half.accept(&run(11, b"", true)).is_err(), "another end");
+        assert!(accept(&mut half, &run(8, b"xyz", false)).is_err(), "beyond the window");
+        assert_eq!(
+            accept(&mut half, &run(0, b"0123456789ab", false)),
+            Ok(true),
+            "the head is accepted"
+        );
+        assert!(accept(&mut half, &run(5, b"", true)).is_err(), "an end inside the data");
+        assert_eq!(accept(&mut half, &run(12, b"", true)), Ok(true));
+        assert!(accept(&mut half, &run(12, b"x", false)).is_err(), "beyond the end");
+        assert!(accept(&mut half, &run(11, b"", true)).is_err(), "another end");
         let open = Run { sequence: 1, open: true, data: b"", fin: false };
-        assert!(RecvHalf::new(10, false).accept(&open).is_err(), "an OPEN in the middle");
+        assert!(accept(&mut RecvHalf::new(10, false), &open).is_err(), "an OPEN in the middle");
     }
 
     #[test]
@@ -413,7 +431,7 @@ mod tests {
         assert_eq!(half.window, 1 << 20, "never above the largest");
         half.tune(now + rtt * 20, 1 << 20, rtt, 1 << 20);
         assert_eq!(half.window, 1 << 20, "no bytes are unread");
-        half.accept(&run(0, b"abc", false)).unwrap();
+        accept(&mut half, &run(0, b"abc", false)).unwrap();
         half.tune(now + rtt * 40, 1 << 20, rtt, 1 << 20);
         assert_eq!(half.window, 1 << 19);
         assert!(half.wants_window() && !half.owes_drained());
@@ -425,7 +443,7 @@ mod tests {
         let step = Duration::from_millis(50);
         for window in [WINDOW_MIN, 2 << 20, 4 << 20] {
             let mut half = RecvHalf::new(window, false);
-            half.accept(&run(0, &vec![0; window as usize], false)).unwrap();
+            accept(&mut half, &run(0, &vec![0; window as usize], false)).unwrap();
             let mut since_sent = Duration::ZERO;
             // 300 KB/s, until the window is read.
             for _ in 0..window / 15_000 {
@@ -443,7 +461,7 @@ mod tests {
     #[test]
     fn drained_bytes_are_sent_without_a_larger_window() {
         let mut half = RecvHalf::new(100, false);
-        half.accept(&run(0, &[0; 60], true)).unwrap();
+        accept(&mut half, &run(0, &[0; 60], true)).unwrap();
         half.consume(20);
         assert!(!half.wants_window() && !half.wants_drained() && !half.owes_drained());
         half.consume(20);
@@ -458,12 +476,12 @@ mod tests {
     #[test]
     fn discarding_half_holds_no_bytes() {
         let mut half = RecvHalf::new(100, false);
-        half.accept(&run(0, b"abc", false)).unwrap();
-        half.accept(&run(5, b"fgh", false)).unwrap();
+        accept(&mut half, &run(0, b"abc", false)).unwrap();
+        accept(&mut half, &run(5, b"fgh", false)).unwrap();
         assert_eq!(half.held(), 6);
         half.discard();
-        half.accept(&run(5, b"fgh", false)).unwrap();
-        half.accept(&run(3, b"de", false)).unwrap();
+        accept(&mut half, &run(5, b"fgh", false)).unwrap();
+        accept(&mut half, &run(3, b"de", false)).unwrap();
         assert_eq!((half.held(), half.ranges(), half.cumulative, half.drained()), (0, 0, 5, 5));
     }
 }

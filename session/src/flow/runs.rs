@@ -179,6 +179,11 @@ impl Runs {
         distinct(self.runs.values().flat_map(Run::units))
     }
 
+    /// Whether `at` lies inside a run.
+    pub fn is_inside(&self, at: u64) -> bool {
+        self.runs.range(..at).next_back().is_some_and(|(_, run)| run.end > at)
+    }
+
     /// Makes `at` the edge of a run if it lies inside one.
     fn split(&mut self, at: u64) {
         let Some((&start, run)) = self.runs.range_mut(..at).next_back() else { return };

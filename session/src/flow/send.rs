@@ -159,6 +159,12 @@ impl SendHalf {
         debug_assert!(self.next >= self.acked && self.runs.waiting >= self.runs.gaps);
     }
 
+    /// Whether this acknowledgement covers a part of a run.
+    pub fn splits(&self, cumulative: u64, ranges: &[Range<u64>]) -> bool {
+        let edges = ranges.iter().flat_map(|range| [range.start, range.end]);
+        edges.chain([cumulative]).any(|at| self.runs.is_inside(at))
+    }
+
     /// Takes an acknowledgement; passes `each` the start and length of every run that it covers and
     /// the slots from which the run was expected. Returns false if it covers unsent numbers.
     pub fn acknowledge(
@@ -201,6 +207,20 @@ impl SendHalf {
         if self.buffer.is_empty() {
             self.buffer = VecDeque::new();
         }
+    }
+
+    /// Frees memory if at most half of the buffer is used, so that it allocates at most twice its
+    /// bytes. This moves the place where the buffer wraps, and so the ends of runs.
+    pub fn shrink(&mut self) {
+        let (length, capacity) = (self.buffer.len(), self.buffer.capacity());
+        if capacity > IDLE_CAPACITY && length <= capacity / 2 {
+            self.buffer.shrink_to(length + length / 2);
+        }
+    }
+
+    /// Bytes that the buffer allocates.
+    pub fn allocated(&self) -> u64 {
+        self.buffer.capacity() as u64
     }
 
     /// New numbers that the peer's window permits.

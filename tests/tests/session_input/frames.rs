@@ -15,12 +15,16 @@ use polyrail_sim::dice::Dice;
 pub fn hostile(dice: &mut Dice, recorded: &[Vec<u8>], target: NodeRole) -> (Vec<u8>, u64) {
     let mut bytes = Vec::new();
     let count = dice.scale(1, 40);
-    match dice.weighted(&[1, 10, 6]) {
+    match dice.weighted(&[1, 10, 6, 1]) {
         0 => bytes.extend((0..count * 8).map(|_| dice.number() as u8)),
         1 => {
             for _ in 0..count {
                 random_frame(dice, target, &mut bytes);
             }
+        }
+        3 => {
+            split_runs(dice, &mut bytes);
+            return (bytes, count);
         }
         _ => {
             for _ in 0..count {
@@ -33,6 +37,18 @@ pub fn hostile(dice: &mut Dice, recorded: &[Vec<u8>], target: NodeRole) -> (Vec<
         damage(dice, &mut bytes);
     }
     (bytes, count)
+}
+
+/// Acknowledges every second number of all flows.
+fn split_runs(dice: &mut Dice, bytes: &mut Vec<u8>) {
+    let top = dice.scale(100, 3_000);
+    let numbers: Vec<_> = (1..top).step_by(2).map(|at| at..at + 1).collect();
+    for flow in (1..=12).map(FlowId) {
+        for ranges in numbers.chunks(32) {
+            let ack = Ack { flow, ranges: ranges.to_vec(), ..Ack::default() };
+            encode(&Frame::Ack(ack), bytes);
+        }
+    }
 }
 
 fn damage(dice: &mut Dice, bytes: &mut Vec<u8>) {

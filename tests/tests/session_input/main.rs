@@ -21,15 +21,21 @@ fn attack(seed: u64) -> u64 {
     let mut dice = Dice::new(seed ^ 0x6675_7a7a);
     let target = dice.pick(&[NodeRole::Gateway, NodeRole::Cloud, NodeRole::Cloud]);
     let mut rig = Rig::new(&mut dice);
-    let mut count = 0;
+    let (mut count, mut allocated) = (0, 0);
     for _ in 0..dice.between(1, 6) {
-        let (bytes, frames) = frames::hostile(&mut dice, &rig.recorded[target as usize], target);
-        count += frames;
-        let tunnel = dice.pick(&[rig::ATTACKED, rig::ATTACKED, rig::FRESH]);
-        rig.feed(&mut dice, target, tunnel, &bytes);
-        rig.act(&mut dice);
-        rig.pass_time(&mut dice);
+        let info = allocation_counter::measure(|| {
+            let recorded = &rig.recorded[target as usize];
+            let (bytes, frames) = frames::hostile(&mut dice, recorded, target);
+            count += frames;
+            let tunnel = dice.pick(&[rig::ATTACKED, rig::ATTACKED, rig::FRESH]);
+            rig.feed(&mut dice, target, tunnel, &bytes);
+            rig.act(&mut dice);
+            rig.pass_time(&mut dice);
+        });
+        allocated += info.bytes_current;
         rig.check_bounds();
+        let bound = rig.allocation_bound();
+        assert!(allocated <= bound, "{allocated} bytes allocated, bound {bound}");
     }
     rig.check_neighbour();
     rig.end(&mut dice);

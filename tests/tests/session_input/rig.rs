@@ -7,10 +7,10 @@ use polyrail_model::{
     Bytes, Channel, Delivery, Destination, HostName, Identity, InstanceId, NodeRole, TunnelMode,
     Unit, UserId,
 };
-use polyrail_session::limits::FLOWS_REFUSED_MAX;
+use polyrail_session::limits::{FLOW_OVERHEAD, FLOWS_REFUSED_MAX, RUNS_SHARE};
 use polyrail_session::wire::Decoder;
 use polyrail_session::{
-    Endpoint, Event, FlowKey, Outlet, ResetReason, Settings, TunnelInfo, TunnelKey,
+    Endpoint, Event, FlowKey, Outlet, ResetReason, SessionStatus, Settings, TunnelInfo, TunnelKey,
 };
 use polyrail_sim::dice::Dice;
 
@@ -283,6 +283,21 @@ impl Rig {
         }
     }
 
+    /// The bytes that both sides may allocate: what their counters say, with the overhead of their
+    /// buffers, runs in flight, state of flows, and messages.
+    pub fn allocation_bound(&self) -> i64 {
+        let recorded = self.recorded.iter().flatten().map(|frames| frames.capacity() + 48);
+        let sessions = self.ends.iter().flat_map(|end| end.endpoint.status().sessions);
+        let of_session = |session: SessionStatus| {
+            // The largest buffer of sent bytes that a flow of this rig needs.
+            let unused = MEMORY.min(session.flows_held as u64 * (32 << 10));
+            let bytes = session.memory_received.0 * 9 / 8 + 2 * session.memory_sent.0;
+            bytes + unused + MEMORY / RUNS_SHARE + session.flows_held as u64 * FLOW_OVERHEAD
+        };
+        let sessions = sessions.map(of_session).sum::<u64>();
+        (recorded.sum::<usize>() as u64 + sessions + MESSAGES) as i64
+    }
+
     /// The neighbour's flow still carries data both ways.
     pub fn check_neighbour(&mut self) {
         let (at_gateway, at_cloud) = self.neighbours_flow;
@@ -321,3 +336,5 @@ impl Rig {
 }
 
 const WAKES_MAX: usize = 5_000;
+/// Queued messages, events, and ended flows.
+const MESSAGES: u64 = 512 << 10;

@@ -80,7 +80,7 @@ fn every_failure_names_its_destination_and_its_reason() {
         ),
         (
             DialError::Name(ResolveError::Overload),
-            "more than 4096 names are being resolved",
+            "more than 8192 requests wait for the resolver",
             "Overload",
         ),
     ];

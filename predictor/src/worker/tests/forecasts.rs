@@ -1,5 +1,6 @@
 //! The forecasts and outlooks of both sides.
 
+use crate::entry::WriterNumber;
 use crate::entry::{Link, RateSample, Rates};
 use crate::position::TrainPosition;
 use polyrail_model::{Direction, Position, TripId};
@@ -225,7 +226,7 @@ fn missing_values_come_from_the_nearest_place() {
     store.on_timeout(now + Duration::from_secs(30), WALL_MS);
     let reported = |metres: f64| -> Vec<(u64, u128)> {
         let place = TrainPosition { metres, ..place };
-        let steps = outlook(now, &store, "a", &place).steps.into_iter();
+        let steps = outlook(now, &store, WriterNumber::OWN, "a", &place).steps.into_iter();
         steps.map(|one| (one.rate.as_bps() / 1_000_000, one.delay.as_millis())).collect()
     };
     // At 1,060 m the next 200 m are nearer than the last, at 1,040 m the other way round.

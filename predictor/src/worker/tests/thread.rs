@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::entry::LogId;
-use crate::wire::SyncMessage;
+use crate::wire::{self, SyncMessage};
 use polyrail_model::{HandoverOutcome, NodeRole, Reported, TripId};
 
-use super::super::{Feeder, Options, Worker};
+use super::super::{Feeder, MESSAGES_AT_ONCE, Options, Worker};
 use super::*;
 
 fn start(role: NodeRole, path: Option<PathBuf>) -> (Worker, Arc<AtomicUsize>) {
@@ -148,6 +148,36 @@ fn panic_turns_forecasts_off_until_restart() {
         drop(worker);
         assert_eq!(feeder.state(), None);
     }
+}
+
+/// A peer's messages beyond its allowance never enter the channel.
+#[test]
+fn messages_of_a_session_are_limited() {
+    let (mut worker, _) = start(NodeRole::Cloud, None);
+    let now = Instant::now();
+    let marks = SyncMessage::Marks { end: false, heard: false, marks: vec![] };
+    let payload = wire::encode_sync(&marks);
+    worker.begin(now, SessionKey(1), "mallory".to_owned());
+    worker.begin(now, SessionKey(2), "train-2".to_owned());
+    let mut send = |session, count| {
+        for _ in 0..count {
+            worker.receive(now, SessionKey(session), wire::SYNC, Duration::ZERO, &payload);
+        }
+        worker.feeder()
+    };
+    let feeder = send(1, 1_000);
+    until(&feeder, |state| state.inputs_dropped == 1_000 - MESSAGES_AT_ONCE as u64);
+    send(2, MESSAGES_AT_ONCE);
+    // Telemetry has an allowance of its own; an ended session has none.
+    let dropped = until(&feeder, |_| true).inputs_dropped;
+    let bad = [0xff];
+    worker.receive(now, SessionKey(1), wire::TELEMETRY, Duration::ZERO, &bad);
+    worker.end(SessionKey(1));
+    worker.receive(now, SessionKey(1), wire::SYNC, Duration::ZERO, &payload);
+    until(&feeder, |state| state.inputs_dropped == dropped + 2);
+    let later = now + Duration::from_secs(1);
+    worker.receive(later, SessionKey(2), wire::SYNC, Duration::ZERO, &payload);
+    assert_eq!(until(&feeder, |_| true).inputs_dropped, dropped + 2);
 }
 
 /// More gateways than the channel holds messages.

@@ -205,6 +205,29 @@ fn peer_that_splits_runs_without_end_is_rejected() {
 }
 
 #[test]
+fn buffer_that_shrinks_allocates_at_most_twice_its_bytes_and_keeps_them() {
+    let mut half = half(false, b"");
+    half.limit = 1 << 30;
+    let mut seed = 1_u64;
+    for turn in 0..2_000_u64 {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let data: Vec<u8> = (0..(seed >> 33) % 9_000).map(|at| (half.written + at) as u8).collect();
+        half.write(&data);
+        while let Some((start, _, data, _)) = send(&mut half, u64::MAX >> 8, 0) {
+            assert!((start..).zip(&data).all(|(at, byte)| at as u8 == *byte));
+        }
+        // The peer acknowledges in bursts, and all but the last bytes.
+        if turn % 7 == 0 {
+            let most = half.written.saturating_sub(10 + seed % 999);
+            assert!(half.acknowledge(most, &[], |_, _, _| {}));
+            half.shrink();
+        }
+        let (allocated, held) = (half.allocated(), half.held());
+        assert!(allocated <= (IDLE_CAPACITY as u64).max(2 * held), "{allocated} for {held} bytes");
+    }
+}
+
+#[test]
 fn truncation_keeps_earlier_data() {
     let mut half = half(false, b"abcdefgh");
     half.finish();

@@ -17,6 +17,11 @@ pub fn new_route(creator: u32, random: u32) -> RouteId {
     RouteId(u64::from(creator) << 32 | u64::from(random))
 }
 
+/// The same route as one of another creator.
+pub fn with_creator(route: RouteId, creator: u32) -> RouteId {
+    new_route(creator, route.0 as u32)
+}
+
 /// The hash of a route's creator.
 pub fn creator_of(route: RouteId) -> u32 {
     (route.0 >> 32) as u32
