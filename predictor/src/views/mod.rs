@@ -3,7 +3,7 @@
 //! The logs in the database are the only state; views are derived from them at the start
 //! ([`Views::rebuild`]) and kept current with each entry ([`Views::apply`]). A handover or a sample
 //! counts on its own track by its recorded position, and on each other known track by its spot.
-//! A track that becomes known, or longer, needs the stored entries again ([`Views::rederive`]).
+//! A track that becomes known, or longer, needs the stored entries again ([`Views::derive`]).
 //!
 //! Entries of others are claims. A writer that invents entries displaces only its own from a full
 //! view, bends no other's track, and makes no forecast alone ([`crate::forecast`]).
@@ -24,14 +24,12 @@ pub use cells::{CELLS_MAX, Cell, Cells};
 pub use places::{PLACE_TRIPS_MAX, PLACES_MAX, PlaceEstimate, PlaceKey};
 pub use tracks::{PROJECTIONS_MAX, TRACKS_MAX};
 
-use crate::entry::{
-    Entry, EntryKey, Link, LogNumber, RateSample, Rates, Spot, TrackPiece, WriterNumber,
-};
+use crate::entry::{Entry, EntryKey, Link, LogNumber, Rates, Spot, TrackPiece, WriterNumber};
 use crate::history::{CellKey, Passage};
 use crate::store::{Store, StoreError};
 use crate::track::Track;
 use places::Places;
-use tracks::{Grown, Tracks};
+use tracks::Tracks;
 
 /// The views of a node.
 #[derive(Clone, Debug)]
@@ -43,6 +41,18 @@ pub struct Views {
     places: Places,
     /// Tracks that stored entries do not count on yet, and the part on which they do.
     underived: BTreeMap<RouteId, Option<(f64, f64)>>,
+}
+
+/// Tracks on which stored entries do not count yet, and the parts on which they do.
+#[derive(Clone, Debug, Default)]
+pub struct Underived(BTreeMap<RouteId, Option<(f64, f64)>>);
+
+impl Underived {
+    /// Whether stored entries do not count at a position of a track.
+    fn is_new(&self, route: RouteId, metres: f64) -> bool {
+        let derived = self.0.get(&route);
+        derived.is_some_and(|part| part.is_none_or(|(first, last)| metres < first || last < metres))
+    }
 }
 
 /// The sizes of the views.
@@ -141,31 +151,55 @@ impl Views {
         Ok(useless)
     }
 
-    /// Whether a track has become known or longer since [`Views::rederive`].
+    /// Whether a track has become known or longer since [`Views::take_underived`].
     pub fn is_underived(&self) -> bool {
         !self.underived.is_empty()
     }
 
-    /// Counts the stored entries on tracks that have become known or longer. `visit` calls its
-    /// argument with each stored entry. It reads all of them, so call this every few minutes at
-    /// most: a train knows nothing about the part ahead of a track that it is learning anyway.
-    /// Returns useless entries, as [`Views::apply`] does.
-    ///
-    /// # Errors
-    /// Those of `visit`; the next call starts over.
-    pub fn rederive<E>(
+    /// The tracks that have become known or longer: call [`Views::derive`] with each stored entry
+    /// to count it there. New entries count there already.
+    pub fn take_underived(&mut self) -> Underived {
+        Underived(std::mem::take(&mut self.underived))
+    }
+
+    /// Counts a stored entry on tracks that have become known or longer, outside the parts on which
+    /// it counts already. Returns useless entries, as [`Views::apply`] does.
+    #[must_use]
+    pub fn derive(
         &mut self,
-        visit: impl FnOnce(&mut dyn FnMut(WriterNumber, EntryKey, &Entry)) -> Result<(), E>,
-    ) -> Result<Vec<EntryKey>, E> {
-        let grown = self.underived.clone();
+        grown: &Underived,
+        writer: WriterNumber,
+        key: EntryKey,
+        entry: &Entry,
+    ) -> Vec<EntryKey> {
+        let project = |tracks: &Tracks, spot: &Spot, except: RouteId| {
+            let mut all = tracks.projections(spot, except);
+            all.retain(|(route, position, _)| grown.is_new(*route, position.metres()));
+            all
+        };
         let mut useless = Vec::new();
-        visit(&mut |writer, key, entry| {
-            for (route, derived) in &grown {
-                self.derive((*route, *derived), writer, key, entry, &mut useless);
+        match entry {
+            Entry::Handover(handover, Some(spot)) => {
+                let found = project(&self.tracks, spot, handover.route);
+                let Some(passage) = Passage::of(writer, key, handover) else { return useless };
+                for (route, position, direction) in found {
+                    let cell = CellKey { route, direction, ..CellKey::of(handover) };
+                    let passage = Passage { position, projected: true, ..passage };
+                    self.add_passage(cell, passage, &mut useless);
+                }
             }
-        })?;
-        self.underived.clear();
-        Ok(useless)
+            Entry::Rates(rates) if rates.link == self.link => {
+                for sample in &rates.samples {
+                    let Some(spot) = &sample.spot else { continue };
+                    for (route, position, direction) in project(&self.tracks, spot, rates.route) {
+                        let place = PlaceKey::of(&rates.carrier, route, direction, position);
+                        self.places.add(place, writer, key, rates.trip, sample);
+                    }
+                }
+            }
+            _ => {}
+        }
+        useless
     }
 
     /// Forgets all entries of a log below a sequence number: they were evicted or purged.
@@ -256,48 +290,6 @@ impl Views {
                     self.places.add(place, writer, key, rates.trip, sample);
                 }
             }
-        }
-    }
-
-    /// Counts an entry on one other track, outside the part on which it counts already.
-    fn derive(
-        &mut self,
-        (route, derived): Grown,
-        writer: WriterNumber,
-        key: EntryKey,
-        entry: &Entry,
-        useless: &mut Vec<EntryKey>,
-    ) {
-        let project = |tracks: &Tracks, spot: &Spot| {
-            let found = tracks.project(spot, route)?;
-            let metres = found.0.metres();
-            let is_known = derived.is_some_and(|(first, last)| first <= metres && metres <= last);
-            (!is_known).then_some(found)
-        };
-        match entry {
-            Entry::Handover(handover, Some(spot)) if handover.route != route => {
-                if let Some((position, direction)) = project(&self.tracks, spot)
-                    && let Some(passage) = Passage::of(writer, key, handover)
-                {
-                    let cell = CellKey { route, direction, ..CellKey::of(handover) };
-                    let passage = Passage { position, projected: true, ..passage };
-                    self.add_passage(cell, passage, useless);
-                }
-            }
-            Entry::Rates(rates) if rates.route != route && rates.link == self.link => {
-                let on_track = |sample: &RateSample| {
-                    let (position, direction) = project(&self.tracks, sample.spot.as_ref()?)?;
-                    Some(PlaceKey::of(&rates.carrier, route, direction, position))
-                };
-                let found: Vec<_> =
-                    rates.samples.iter().map(|sample| (on_track(sample), sample)).collect();
-                for (place, sample) in found {
-                    if let Some(place) = place {
-                        self.places.add(place, writer, key, rates.trip, sample);
-                    }
-                }
-            }
-            _ => {}
         }
     }
 }

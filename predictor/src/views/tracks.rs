@@ -23,6 +23,8 @@ pub(super) struct Tracks {
     writes: u64,
     /// Routes whose pieces have changed since [`Tracks::refresh`].
     stale: BTreeSet<RouteId>,
+    /// The routes as [`Tracks::ordered`] had them at the last [`Tracks::refresh`].
+    order: Vec<RouteId>,
 }
 
 #[derive(Clone, Debug)]
@@ -103,6 +105,7 @@ impl Tracks {
 
     /// Builds the tracks whose pieces have changed; returns the new and the longer tracks.
     pub fn refresh(&mut self) -> Vec<Grown> {
+        self.order = self.ordered();
         let mut grown = Vec::new();
         for id in std::mem::take(&mut self.stale) {
             let Some(route) = self.routes.get_mut(&id) else { continue };
@@ -132,31 +135,30 @@ impl Tracks {
     }
 
     /// The routes that a spot is on, with position and direction, except the one on which it was
-    /// recorded; the node's own and then the lowest numbers, at most [`PROJECTIONS_MAX`].
+    /// recorded; in the order of [`Tracks::ordered`], at most [`PROJECTIONS_MAX`].
     pub fn projections(&self, spot: &Spot, except: RouteId) -> Vec<(RouteId, Position, Direction)> {
-        let mut found = Vec::new();
-        let order = [true, false];
-        for is_own in order {
-            let routes = self.routes.iter().filter(|(id, route)| {
-                **id != except && (route.writer == WriterNumber::OWN) == is_own
-            });
-            for (id, route) in routes {
-                let Some(line) = &route.line else { continue };
-                if let Some((position, direction)) = line.finder.find(&line.track, spot) {
-                    found.push((*id, position, direction));
-                    if found.len() >= PROJECTIONS_MAX {
-                        return found;
-                    }
-                }
-            }
-        }
-        found
+        let project = |id: &RouteId| {
+            let line = self.routes.get(id)?.line.as_ref()?;
+            let (position, direction) = line.finder.find(&line.track, spot)?;
+            Some((*id, position, direction))
+        };
+        let others = self.order.iter().filter(|id| **id != except);
+        others.filter_map(project).take(PROJECTIONS_MAX).collect()
     }
 
-    /// The position of a spot on one track.
-    pub fn project(&self, spot: &Spot, route: RouteId) -> Option<(Position, Direction)> {
-        let line = self.routes.get(&route)?.line.as_ref()?;
-        line.finder.find(&line.track, spot)
+    /// The node's own routes, then a route of each other writer, then another one of each, so that
+    /// a writer with many tracks leaves the others theirs.
+    fn ordered(&self) -> Vec<RouteId> {
+        let mut counts: BTreeMap<WriterNumber, usize> = BTreeMap::new();
+        let ranked = self.routes.iter().map(|(id, route)| {
+            let count = counts.entry(route.writer).or_default();
+            *count += 1;
+            let rank = if route.writer == WriterNumber::OWN { 0 } else { *count };
+            (rank, *id)
+        });
+        let mut all: Vec<(usize, RouteId)> = ranked.collect();
+        all.sort_unstable();
+        all.into_iter().map(|(_, id)| id).collect()
     }
 
     /// The tracks of the node itself, the one written longest ago first.

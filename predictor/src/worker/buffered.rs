@@ -15,7 +15,7 @@ use crate::entry::{Entry, EntryKey, LogNumber, WriterNumber};
 use crate::position::TrainPosition;
 use crate::store::{Appended, Limits, Store, StoreError, Swept};
 use crate::sync::{Heard, Quotas, Sync};
-use crate::views::{PlaceEstimate, PlaceKey, Views};
+use crate::views::{PlaceEstimate, PlaceKey, Underived, Views};
 use crate::wire::SyncMessage;
 
 pub(super) struct BufferedStore {
@@ -45,6 +45,8 @@ pub(super) struct BufferedStore {
     damaged: Option<String>,
     sweep_at: Instant,
     rederive_at: Instant,
+    /// Tracks on which stored entries are being counted, and the next entry.
+    deriving: Option<(Underived, LogNumber, u64)>,
     /// The clock was implausible at the last sweep, and a warning was logged.
     clock_doubted: bool,
 }
@@ -78,6 +80,7 @@ impl BufferedStore {
             damaged: None,
             sweep_at: now + SWEEP_FIRST,
             rederive_at: now + REDERIVE_EVERY,
+            deriving: None,
             clock_doubted: false,
         };
         buffered.try_open();
@@ -159,7 +162,8 @@ impl BufferedStore {
             tracing::error!(error = text, "LinkDB failed; forecasts continue from memory");
         }
         self.error = Some(text);
-        self.store = None;
+        // All views are derived again with the next store.
+        (self.store, self.deriving) = (None, None);
         self.retry_at = self.now + RETRY;
     }
 
@@ -254,30 +258,41 @@ impl BufferedStore {
             let useless = std::mem::take(&mut self.useless);
             self.with(|store| store.delete(&useless));
         }
-        if now >= self.rederive_at {
+        if self.deriving.is_none() && now >= self.rederive_at {
             self.rederive_at = now + REDERIVE_EVERY;
-            self.rederive();
+            if self.views.is_underived() {
+                self.deriving = Some((self.views.take_underived(), LogNumber(0), 0));
+            }
         }
+        self.derive();
         if now >= self.sweep_at {
             self.sweep_at = now + SWEEP_EVERY;
             self.sweep();
         }
     }
 
-    /// Counts stored entries on tracks that have become known or longer.
-    fn rederive(&mut self) {
-        let Self { store: Some(store), views, .. } = self else { return };
-        if !views.is_underived() {
-            return;
-        }
-        let derived = views.rederive(|apply| {
-            store.visit(|writer, key, entry| {
-                apply(writer, key, &entry);
-                Ok::<_, StoreError>(())
-            })
-        });
-        match derived {
-            Ok(useless) => self.useless.extend(useless),
+    /// Counts stored entries on tracks that have become known or longer, a page at a time, because
+    /// forecasts must not wait for all of them.
+    fn derive(&mut self) {
+        let Self { store: Some(store), views, deriving, useless, .. } = self else { return };
+        let Some((grown, log, from)) = deriving else { return };
+        let writer = store.writer(*log);
+        match store.since(*log, *from, DERIVED_BYTES) {
+            Ok(page) => {
+                for (sequence, entry) in &page.entries {
+                    let key = EntryKey { log: *log, sequence: *sequence };
+                    useless.extend(views.derive(grown, writer, key, entry));
+                }
+                useless.truncate(USELESS_MAX);
+                *from = page.end;
+                if store.log(*log).is_none_or(|known| page.end >= known.next) {
+                    let later = store.logs().map(|(number, _)| number).find(|one| *one > *log);
+                    match later {
+                        Some(later) => (*log, *from) = (later, 0),
+                        None => *deriving = None,
+                    }
+                }
+            }
             Err(error) => self.fail(&error),
         }
     }
@@ -340,7 +355,8 @@ impl BufferedStore {
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         let retry = self.store.is_none().then_some(self.retry_at);
         let rederive = self.views.is_underived().then_some(self.rederive_at);
-        [retry, rederive, Some(self.sweep_at)].into_iter().flatten().min()
+        let derive = self.deriving.is_some().then_some(self.now);
+        [retry, derive.or(rederive), Some(self.sweep_at)].into_iter().flatten().min()
     }
 
     pub(super) fn state(&self) -> StoreState {
@@ -371,6 +387,8 @@ const USELESS_MAX: usize = 65_536;
 const RETRY: Duration = Duration::from_secs(10);
 /// Interval at which entries are counted on tracks that have become known.
 const REDERIVE_EVERY: Duration = Duration::from_secs(60);
+/// Bytes of entries that are counted in one turn of the thread: some milliseconds.
+const DERIVED_BYTES: usize = 8_192;
 /// Interval of evictions by age. The first one comes when the clock should be set.
 const SWEEP_EVERY: Duration = Duration::from_secs(3_600);
 const SWEEP_FIRST: Duration = Duration::from_secs(600);

@@ -217,11 +217,10 @@ fn entries_before_their_track_count_once_it_is_known() {
 }
 
 fn rederive(views: &mut Views, entries: &[Written]) {
-    let visit = |take: &mut dyn FnMut(WriterNumber, crate::entry::EntryKey, &Entry)| {
-        entries.iter().for_each(|(writer, key, entry)| take(*writer, *key, entry));
-        Ok::<_, ()>(())
-    };
-    views.rederive(visit).unwrap();
+    let grown = views.take_underived();
+    for (writer, key, entry) in entries {
+        let _ = views.derive(&grown, *writer, *key, entry);
+    }
 }
 
 #[test]

@@ -111,6 +111,40 @@ fn invalid_pieces_do_not_count() {
     }
 }
 
+/// The numbers of its tracks are lower than those of all others.
+#[test]
+fn writer_with_many_tracks_leaves_others_their_projections() {
+    let line = line();
+    let mut honest: Vec<Train> = (2..5).map(|one| Train::new(one, &line)).collect();
+    let mut forger = Train::new(8, &line);
+    let lowest = honest.iter().map(|train| train.route).min().unwrap();
+    assert!(forger.route < lowest);
+    let mut entries = Vec::new();
+    for number in 0..40 {
+        forger.route = new_route(creator_hash(&name(forger.writer)), number);
+        entries.extend(forger.pieces());
+    }
+    honest.iter_mut().for_each(|train| entries.extend(train.pieces()));
+    entries.push(honest[0].handover(&line, 1, 7, 8_000.0, true));
+    let counts = |views: &Views| {
+        let on = |train: &&Train| views.cells().iter().any(|(key, _)| key.route == train.route);
+        (honest.iter().filter(on).count(), views.cells().len())
+    };
+    assert_eq!(counts(&views(&entries)), (3, 17), "three and 14 of the forger's");
+    // The same if the tracks become known after the handover.
+    entries.rotate_right(1);
+    let mut late = views(&[]);
+    for (writer, key, entry) in &entries {
+        let _ = late.apply(*writer, *key, entry);
+    }
+    assert_eq!(counts(&late), (1, 1));
+    let grown = late.take_underived();
+    for (writer, key, entry) in &entries {
+        let _ = late.derive(&grown, *writer, *key, entry);
+    }
+    assert_eq!(counts(&late), (3, 17));
+}
+
 #[test]
 fn full_collection_of_tracks_evicts_the_heaviest_writers() {
     let line = line();
