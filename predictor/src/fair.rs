@@ -1,6 +1,7 @@
-//! Fair eviction: a full collection drops what belongs to the writer that has most.
+//! Fair shares: a full collection drops what belongs to the writer that has most, and of the rest
+//! no writer counts more than the others.
 //!
-//! So a writer that invents entries displaces its own, and nobody else's.
+//! So a writer that invents entries displaces its own, and outweighs nobody.
 
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
@@ -57,6 +58,27 @@ pub(crate) fn victims<K>(
     gone
 }
 
+/// How many items of each writer count for the node `own`, from the writers of all items: of its own
+/// all, of another no more than the median of the others' numbers, the higher one of two. So a
+/// writer with few items lowers nobody's. A single writer counts in full.
+pub(crate) fn weights(
+    writers: impl Iterator<Item = WriterNumber>,
+    own: WriterNumber,
+) -> BTreeMap<WriterNumber, usize> {
+    let mut counts: BTreeMap<WriterNumber, usize> = BTreeMap::new();
+    writers.for_each(|writer| *counts.entry(writer).or_default() += 1);
+    let mut sorted: Vec<usize> = counts.values().copied().collect();
+    sorted.sort_unstable();
+    let median = sorted.len().saturating_sub(1) / 2;
+    for (_, count) in counts.iter_mut().filter(|(writer, _)| **writer != own) {
+        // The median of the others: this one is not counted.
+        let place = sorted.partition_point(|one| one < count);
+        let most = sorted.get(median + usize::from(place <= median));
+        *count = most.map_or(*count, |most| (*most).min(*count));
+    }
+    counts
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -80,6 +102,27 @@ mod tests {
         ];
         for (counts, count, gone) in cases {
             assert_eq!(victims(items(counts).into_iter(), count), gone, "{counts:?}");
+        }
+    }
+
+    #[test]
+    fn weight_is_at_most_the_median_of_the_others() {
+        let cases: [(&[usize], &[usize]); 9] = [
+            (&[0, 20, 20, 20], &[20, 20, 20]),
+            (&[0, 12, 12, 12, 1], &[12, 12, 12, 1]),
+            (&[0, 12, 12, 1], &[12, 12, 1]),
+            (&[0, 10, 10, 60], &[10, 10, 10]),
+            (&[0, 8, 9, 10, 60], &[8, 9, 9, 9]),
+            (&[60, 10, 10], &[60, 10, 10]),
+            (&[4, 100], &[4, 4]),
+            (&[1, 2, 100], &[1, 2, 2]),
+            (&[0, 100], &[100]),
+        ];
+        for (counts, wanted) in cases {
+            let writers = (0..).zip(counts);
+            let writers = writers.flat_map(|(writer, count)| vec![WriterNumber(writer); *count]);
+            let got: Vec<usize> = weights(writers, WriterNumber::OWN).into_values().collect();
+            assert_eq!(got, wanted, "{counts:?}");
         }
     }
 

@@ -5,7 +5,7 @@
 //! writer outweighs the others ([`CellHistory::weighed`]).
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 
 use polyrail_model::{
     CellId, Direction, Handover, HandoverOutcome, Position, RouteId, Rsrp, TripId,
@@ -13,7 +13,7 @@ use polyrail_model::{
 use serde::{Deserialize, Serialize};
 
 use crate::entry::{EntryKey, WriterNumber};
-use crate::fair::crowded_out;
+use crate::fair::{crowded_out, weights};
 
 /// The key of a history: the handovers out of one cell, on one track, in one direction.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -81,8 +81,7 @@ impl Passage {
 /// The last handovers out of a cell: at most [`PASSAGES_MAX`], and the first [`TRIP_PASSAGES_MAX`]
 /// of each trip of a writer.
 ///
-/// Trips are in the order of arrival, or in order of time if that is known
-/// ([`CellHistory::add_in_order`]). Passages of a trip are in order of their numbers, so the order
+/// Trips are in the order of arrival. Passages of a trip are in order of their numbers, so the order
 /// in which a trip's records arrive does not matter. A full history drops the first passage of the
 /// writer that has most, so that no writer displaces another.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -107,42 +106,11 @@ impl CellHistory {
         new.is_some_and(|new| self.insert(new).added)
     }
 
-    /// Adds a handover as [`CellHistory::add`] does, but places a new trip before all newer ones.
-    /// `is_newer` compares a known trip with it. So a full history keeps the newest trips in any
-    /// order of arrival.
-    ///
-    /// # Errors
-    /// Those of `is_newer`; nothing was added.
-    pub fn add_in_order<E>(
-        &mut self,
-        handover: &Handover,
-        mut is_newer: impl FnMut(TripId) -> Result<bool, E>,
-    ) -> Result<bool, E> {
-        let new = Passage::of(WriterNumber::OWN, EntryKey::default(), handover);
-        let Some(new) = new else { return Ok(false) };
-        let (mut first, mut end) = (0, self.passages.len());
-        // Nearly all arrive in order, so the search begins at the last one.
-        let mut look = end.saturating_sub(1);
-        while first < end {
-            match is_newer(self.passages[look].trip)? {
-                true => end = look,
-                false => first = look + 1,
-            }
-            look = first + (end - first) / 2;
-        }
-        Ok(self.insert_at(new, first).added)
-    }
-
     /// Adds a passage of any writer; a new trip is the newest.
     pub fn insert(&mut self, new: Passage) -> Inserted {
-        self.insert_at(new, self.passages.len())
-    }
-
-    /// Inserts a passage. `place_of_trip`, between two trips, is the place of a new trip.
-    fn insert_at(&mut self, new: Passage, place_of_trip: usize) -> Inserted {
         // Most handovers are of a recent trip.
         let last = self.passages.iter().rposition(|one| one.is_of_trip(&new));
-        let first = last.map_or(place_of_trip, |last| {
+        let first = last.map_or(self.passages.len(), |last| {
             let before = self.passages.range(..last).rev();
             last - before.take_while(|one| one.is_of_trip(&new)).count()
         });
@@ -181,31 +149,24 @@ impl CellHistory {
     }
 
     /// The history as it counts for a node: of each other writer only the newest passages, no more
-    /// than the mean of the others' counts, rounded up. A writer with the cell for itself has
-    /// nobody to compare with, and counts in full.
+    /// than the median of the others' numbers. A writer with the cell for itself has nobody to
+    /// compare with, and counts in full.
     pub fn weighed(&self, own: WriterNumber) -> Cow<'_, Self> {
         if self.sole_writer().is_some() {
             return Cow::Borrowed(self);
         }
-        let mut counts: BTreeMap<WriterNumber, usize> = BTreeMap::new();
-        self.passages.iter().for_each(|one| *counts.entry(one.writer).or_default() += 1);
-        let others = counts.len().saturating_sub(1).max(1);
-        let all = self.passages.len();
-        let mut surplus: BTreeMap<WriterNumber, usize> = BTreeMap::new();
-        for (writer, count) in counts.into_iter().filter(|(writer, _)| *writer != own) {
-            surplus.insert(writer, count.saturating_sub((all - count).div_ceil(others)));
-        }
-        if surplus.values().all(|surplus| *surplus == 0) {
+        let mut left = weights(self.passages.iter().map(|one| one.writer), own);
+        if left.values().sum::<usize>() == self.passages.len() {
             return Cow::Borrowed(self);
         }
-        let counts = |one: &&Passage| match surplus.get_mut(&one.writer) {
-            Some(left) if *left > 0 => {
-                *left -= 1;
-                false
-            }
-            _ => true,
+        let counts = |one: &&Passage| {
+            let left = left.get_mut(&one.writer).filter(|left| **left > 0);
+            left.map(|left| *left -= 1).is_some()
         };
-        Cow::Owned(Self { passages: self.passages.iter().filter(counts).copied().collect() })
+        let newest_first = self.passages.iter().rev().filter(counts).copied();
+        let mut passages: VecDeque<Passage> = newest_first.collect();
+        passages.make_contiguous().reverse();
+        Cow::Owned(Self { passages })
     }
 
     /// The number of trips with a failure at a position that `counts` accepts.

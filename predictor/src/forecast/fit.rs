@@ -1,13 +1,13 @@
 //! The fit of a cell that several writers know.
 //!
 //! A forecast rests on more than one writer: it stands only if the cell's history without any
-//! single other writer forecasts as well. So one writer that invents failures creates no forecast
-//! on another node.
+//! single other writer, and by pooled values without it, forecasts as well. So one writer that
+//! invents failures creates no forecast on another node.
 
 use polyrail_model::Position;
 
 use super::cell::{CellForecast, SUPPORT};
-use super::pool::Pool;
+use super::pools::Pools;
 use super::settings::ForecastSettings;
 use super::svm;
 use crate::entry::WriterNumber;
@@ -28,19 +28,19 @@ impl Fit {
         key: &CellKey,
         history: &CellHistory,
         own: WriterNumber,
-        pool: &Pool,
+        pools: &Pools,
         separable: bool,
         settings: &ForecastSettings,
     ) -> Self {
-        let fit = |history: &CellHistory| {
-            let weighed = history.weighed(own);
+        let fit = |history: &CellHistory, without: Option<WriterNumber>| {
+            let (weighed, pool) = (history.weighed(own), pools.of(own, without));
             CellForecast::fit(key, &weighed, own, pool, separable, settings)
         };
-        let all = fit(history);
+        let all = fit(history, None);
         let mut without = Vec::new();
         if all.iter().any(|one| one.failed_trips >= SUPPORT) {
             let others = history.writers().into_iter().filter(|writer| *writer != own);
-            without.extend(others.map(|writer| fit(&history.without_writer(writer))));
+            without.extend(others.map(|writer| fit(&history.without_writer(writer), Some(writer))));
         }
         Self { all, without }
     }

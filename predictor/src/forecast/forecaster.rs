@@ -8,14 +8,14 @@
 //! cloud fits most cells once for all gateways. At most [`FITS_MAX`] fits are kept; of more, the
 //! ones used longest ago are dropped and fitted again when needed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use polyrail_model::{CellId, LinkForecast, Position};
 
 use super::cell::CellForecast;
 use super::fit::Fit;
-use super::pool::Pool;
+use super::pools::Pools;
 use super::settings::ForecastSettings;
 use crate::entry::WriterNumber;
 use crate::history::CellKey;
@@ -30,9 +30,7 @@ pub struct Forecaster {
     /// The fits by their last use.
     touched: BTreeMap<u64, FitKey>,
     touches: u64,
-    pool: Pool,
-    /// Writers of whose cells the pool leaves some out, with their own pools as far as requested.
-    cut: BTreeMap<WriterNumber, Option<Pool>>,
+    pools: Pools,
     /// Counts the pools; a cell fitted to an earlier one is fitted again.
     generation: u64,
     /// The number of changes at which the pool is estimated again.
@@ -96,8 +94,8 @@ impl Forecaster {
                 || !settings.guard || Fit::is_separable(&cell.history, own),
                 |one| one.separable,
             );
-            let pool = self.pool_of(cells, own);
-            let fit = Fit::new(key, &cell.history, own, pool, separable, &settings);
+            self.pools.prepare(cells, own);
+            let fit = Fit::new(key, &cell.history, own, &self.pools, separable, &settings);
             let version = cell.version;
             let touched = self.touch(&fit_key);
             let new = CachedFit { touched, version, generation, separable, fit };
@@ -107,14 +105,6 @@ impl Forecaster {
             self.fits.entry(fit_key.clone()).and_modify(|one| one.touched = touched);
         }
         self.fits.get(&fit_key).map(|one| &one.fit)
-    }
-
-    /// The pool for a node: its own one if the common pool leaves out cells of its.
-    fn pool_of(&mut self, cells: &Cells, own: WriterNumber) -> &Pool {
-        match self.cut.get_mut(&own) {
-            Some(pool) => pool.get_or_insert_with(|| Pool::shared(cells.iter(), own).0),
-            None => &self.pool,
-        }
     }
 
     /// The forecast for a carrier of the node `own` whose modem is in this cell. `None` if the cell
@@ -167,9 +157,7 @@ impl Forecaster {
         if cells.changes() < self.stale_at {
             return;
         }
-        let cut: BTreeSet<WriterNumber>;
-        (self.pool, cut) = Pool::shared(cells.iter(), WriterNumber::OWN);
-        self.cut = cut.into_iter().map(|writer| (writer, None)).collect();
+        self.pools = Pools::new(cells);
         self.generation += 1;
         let handovers: usize = cells.iter().map(|(_, history)| history.passages().len()).sum();
         self.stale_at = cells.changes() + (handovers as u64 / 16).max(STALE_MIN);

@@ -4,6 +4,8 @@
 //! Pooled over all cells this makes a cell of two or three failures usable: its own tell roughly
 //! where, the pool tells how far around.
 
+use super::middle::middle;
+
 /// Lateness of failures and of successes, as at most 128 sorted samples of each.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lateness {
@@ -26,6 +28,24 @@ impl Lateness {
             successes.extend(ASSUMED_SUCCESSES);
         }
         Self { failures: thinned(smoothed(failures)), successes: thinned(successes) }
+    }
+
+    /// The median of several, sample by sample.
+    pub fn median(all: &[&Self]) -> Self {
+        if let [only] = all {
+            return (*only).clone();
+        }
+        let of = |side: fn(&Self) -> &Vec<f64>| {
+            let sample = |place: usize| {
+                let values = all.iter().filter_map(|one| {
+                    let side = side(one);
+                    side.get((2 * place + 1) * side.len() / (2 * SAMPLES)).copied()
+                });
+                middle(values)
+            };
+            (0..SAMPLES).map(sample).collect()
+        };
+        Self { failures: of(|one| &one.failures), successes: of(|one| &one.successes) }
     }
 
     /// The means of successes and of failures.
@@ -69,7 +89,7 @@ fn thinned(mut values: Vec<f64>) -> Vec<f64> {
 /// How many samples are kept of each.
 const SAMPLES: usize = 128;
 /// From so many on nothing is assumed.
-const ENOUGH: usize = 24;
+pub(super) const ENOUGH: usize = 24;
 /// By this share of a deviation samples are spread.
 const SMOOTHED: f64 = 0.4;
 const ASSUMED_FAILURES: [f64; 8] = [-0.7, -0.2, 0.2, 0.5, 0.8, 1.1, 1.5, 2.0];

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use polyrail_model::Direction;
 
 use super::lateness::Lateness;
+use super::middle::middle;
 use super::rates::FailureRates;
 use crate::entry::WriterNumber;
 use crate::history::{CellHistory, CellKey, Passage};
@@ -21,20 +22,32 @@ pub struct Pool {
     pub lateness: Arc<Lateness>,
     rates: BTreeMap<String, FailureRates>,
     unknown: FailureRates,
+    /// The failures that lateness rests on.
+    failures: u32,
 }
 
 impl Pool {
-    /// From all cells, by one writer's records.
+    /// From all records of these cells.
     pub fn new<'a>(cells: impl Iterator<Item = (&'a CellKey, &'a CellHistory)>) -> Self {
-        let mut counts: BTreeMap<&str, Vec<(u32, u32)>> = BTreeMap::new();
+        Self::of_writers(cells, |_| true)
+    }
+
+    /// From the records of these cells by writers that `counts` accepts.
+    pub(super) fn of_writers<'a>(
+        cells: impl Iterator<Item = (&'a CellKey, &'a CellHistory)>,
+        counts: impl Fn(WriterNumber) -> bool,
+    ) -> Self {
         let mut all = Vec::new();
         for (key, history) in cells {
-            let history = history.weighed(WriterNumber::OWN);
-            for places in Places::of(&history, key.direction) {
-                let count = (places.passages(), places.failures());
-                counts.entry(&key.carrier).or_default().push(count);
-                all.push((key.carrier.as_str(), places));
-            }
+            let counted = history.passages().filter(|one| counts(one.writer));
+            let places = Places::of_passages(counted, key.direction).into_iter();
+            let places = places.filter(|places| !places.kept.is_empty());
+            all.extend(places.map(|places| (key.carrier.as_str(), places)));
+        }
+        let mut counts: BTreeMap<&str, Vec<(u32, u32)>> = BTreeMap::new();
+        for (carrier, places) in &all {
+            let count = (places.passages(), places.failures());
+            counts.entry(carrier).or_default().push(count);
         }
         let spread = spread(all.iter().map(|(_, places)| places));
         let rates = counts
@@ -52,49 +65,43 @@ impl Pool {
         // First roughly, then without what chance makes of the middles of cells.
         let [successes, failures] = lateness(&all, spread, 0.0).means();
         let gap = failures - successes;
+        let failures = all.iter().filter(|(places, _)| places.kept.len() >= ENOUGH);
         Self {
             spread,
             gap,
             lateness: Arc::new(lateness(&all, spread, gap)),
             rates,
             unknown: FailureRates::new(std::iter::empty()),
+            failures: failures.map(|(places, _)| places.failures()).sum(),
         }
     }
 
-    /// From the cells of several writers, for the node `own`: of the cells that only one other
-    /// writer knows, an even choice of at most as many as the other writers know on average, or
-    /// [`SOLE_MAX`]. Also returns the writers whose cells were left out. A single writer has nobody
-    /// to compare with, and counts in full.
-    pub(super) fn shared<'a>(
-        cells: impl Iterator<Item = (&'a CellKey, &'a CellHistory)> + Clone,
-        own: WriterNumber,
-    ) -> (Self, BTreeSet<WriterNumber>) {
-        let mut counts: BTreeMap<WriterNumber, Count> = BTreeMap::new();
-        for (_, history) in cells.clone() {
-            if let Some(writer) = history.sole_writer() {
-                let count = counts.entry(writer).or_default();
-                (count.known, count.alone) = (count.known + 1, count.alone + 1);
-                continue;
-            }
-            for writer in history.writers() {
-                counts.entry(writer).or_default().known += 1;
-            }
+    /// The median of several in each value: one of them, whatever it holds, moves it no farther than
+    /// the others are apart.
+    pub(super) fn median(all: &[&Self]) -> Self {
+        if all.is_empty() {
+            return Self::default();
         }
-        let known: usize = counts.values().map(|count| count.known).sum();
-        let others = counts.len().saturating_sub(1);
-        let mut cut = BTreeSet::new();
-        for (writer, count) in counts.iter_mut().filter(|_| others > 0) {
-            let mean = (known - count.known).div_ceil(others);
-            if *writer != own && count.alone > mean.max(SOLE_MAX) {
-                count.most = Some(mean.max(SOLE_MAX));
-                cut.insert(*writer);
-            }
-        }
-        let counted = cells.filter(|(_, history)| {
-            let count = history.sole_writer().and_then(|writer| counts.get_mut(&writer));
-            count.is_none_or(Count::takes)
+        let carriers: BTreeSet<&String> = all.iter().flat_map(|one| one.rates.keys()).collect();
+        let rates = carriers.into_iter().map(|carrier| {
+            let known: Vec<&FailureRates> =
+                all.iter().filter_map(|one| one.rates.get(carrier)).collect();
+            (carrier.clone(), FailureRates::median(&known))
         });
-        (Self::new(counted), cut)
+        let latenesses: Vec<&Lateness> = all.iter().map(|one| &*one.lateness).collect();
+        Self {
+            spread: middle(all.iter().map(|one| one.spread)),
+            gap: middle(all.iter().map(|one| one.gap)),
+            lateness: Arc::new(Lateness::median(&latenesses)),
+            rates: rates.collect(),
+            unknown: FailureRates::new(std::iter::empty()),
+            failures: all.iter().map(|one| one.failures).sum(),
+        }
+    }
+
+    /// Whether it rests on enough of what was seen, so that nothing is assumed.
+    pub(super) fn is_sound(&self) -> bool {
+        self.failures as usize >= super::lateness::ENOUGH
     }
 
     /// How often the cells of a carrier fail.
@@ -106,26 +113,6 @@ impl Pool {
 impl Default for Pool {
     fn default() -> Self {
         Self::new(std::iter::empty())
-    }
-}
-
-/// The cells of one writer.
-#[derive(Clone, Copy, Debug, Default)]
-struct Count {
-    known: usize,
-    /// Those that it alone knows.
-    alone: usize,
-    /// The most of these that count, if not all do.
-    most: Option<usize>,
-    seen: usize,
-}
-
-impl Count {
-    /// Whether the next cell that the writer alone knows counts; an even choice.
-    fn takes(&mut self) -> bool {
-        self.seen += 1;
-        let share = |seen: usize, most: usize| seen * most / self.alone.max(1);
-        self.most.is_none_or(|most| share(self.seen, most) > share(self.seen - 1, most))
     }
 }
 
@@ -150,11 +137,18 @@ impl Places {
     /// A cell may be left at several places on one trip, as when the train comes back to it for a
     /// moment: one of each, the first first along the way. At least one, perhaps without handovers.
     pub fn of(history: &CellHistory, direction: Direction) -> Vec<Self> {
+        Self::of_passages(history.passages(), direction)
+    }
+
+    fn of_passages<'a>(
+        passages: impl Iterator<Item = &'a Passage>,
+        direction: Direction,
+    ) -> Vec<Self> {
         let place = |one: &Passage| {
             let along = direction.sign() * one.position.metres();
             (along, one.outcome.is_failure(), one.writer)
         };
-        let mut all: Vec<Seen> = history.passages().map(place).collect();
+        let mut all: Vec<Seen> = passages.map(place).collect();
         all.sort_by(|one, other| one.0.total_cmp(&other.0));
         let (mut found, mut left) = (Vec::new(), vec![all.as_slice()]);
         while let Some(some) = left.pop() {
@@ -272,8 +266,6 @@ fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
     sorted.get(sorted.len() / 2).copied()
 }
 
-/// Cells that one writer alone knows and that always count.
-const SOLE_MAX: usize = 256;
 /// Farther from the median than so many median distances, and these metres more, is far off: a
 /// position that was wrong.
 const FAR: f64 = 9.0;

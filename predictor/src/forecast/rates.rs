@@ -7,6 +7,8 @@
 
 use std::collections::BTreeMap;
 
+use super::middle::middle;
+
 /// The distribution of failure rates over a carrier's cells.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FailureRates {
@@ -33,6 +35,18 @@ impl FailureRates {
             rates.weights = next.map(|weight| weight / (cells + assumed));
         }
         rates
+    }
+
+    /// The distribution whose share up to each rate is the median of those of several.
+    pub fn median(all: &[&Self]) -> Self {
+        let mut before = 0.0;
+        let mut weights = [0.0; GRID.len()];
+        for (at, weight) in weights.iter_mut().enumerate() {
+            let up_to = middle(all.iter().map(|one| one.weights[..=at].iter().sum()));
+            *weight = up_to - before;
+            before = up_to;
+        }
+        Self { weights }
     }
 
     /// The share of a cell's handovers that fails, as expected after so many passages and failures.

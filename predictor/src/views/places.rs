@@ -12,7 +12,7 @@ use std::time::Duration;
 use polyrail_model::{Bitrate, Direction, Position, RouteId, TripId};
 
 use crate::entry::{EntryKey, RateSample, WriterNumber};
-use crate::fair::{crowded_out, victims};
+use crate::fair::{crowded_out, victims, weights};
 
 /// A hundred metres of track, for one carrier and direction.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -162,20 +162,10 @@ impl Place {
         PlaceEstimate { rate, delay }
     }
 
-    /// The visits that count: of each other writer the newest, no more than the mean of the others'
-    /// counts.
+    /// The visits that count: of each other writer the newest, no more than the median of the others'
+    /// numbers.
     fn weighed(&self, own: WriterNumber) -> Vec<Visit> {
-        let mut counts: BTreeMap<WriterNumber, usize> = BTreeMap::new();
-        self.visits.iter().for_each(|one| *counts.entry(one.writer).or_default() += 1);
-        let (all, others) = (self.visits.len(), counts.len().saturating_sub(1));
-        let mut left: BTreeMap<WriterNumber, usize> = counts
-            .into_iter()
-            .map(|(writer, count)| match others {
-                0 => (writer, count),
-                _ if writer == own => (writer, count),
-                _ => (writer, (all - count).div_ceil(others)),
-            })
-            .collect();
+        let mut left = weights(self.visits.iter().map(|one| one.writer), own);
         let counts = |one: &&Visit| {
             let left = left.get_mut(&one.writer).filter(|left| **left > 0);
             left.map(|left| *left -= 1).is_some()

@@ -346,13 +346,13 @@ fn full_histories_make_the_pool_stale_as_well() {
     let Known { mut forecaster, mut cells } = Known::new(ForecastSettings::default());
     cells.put(key.clone(), last(0..128));
     forecaster.refresh(&cells);
-    let before = forecaster.pool.rates("a").expected(0, 0);
+    let before = forecaster.pools.of(WriterNumber::OWN, None).rates("a").expected(0, 0);
     let stale = forecaster.stale_at - cells.changes();
     cells.put(key.clone(), last(stale - 1..127 + stale));
     assert_eq!(forecaster.stale_at - cells.changes(), 1, "one more than those that were new");
     cells.put(key, last(128..256));
     forecaster.refresh(&cells);
-    assert!(forecaster.pool.rates("a").expected(0, 0) > before + 0.05);
+    assert!(forecaster.pools.of(WriterNumber::OWN, None).rates("a").expected(0, 0) > before + 0.05);
     let stale = forecaster.stale_at - cells.changes();
     assert_eq!(stale, STALE_MIN, "as many as there are, not as there ever were");
 }

@@ -93,14 +93,13 @@ impl Train {
         self.write(Entry::Handover(handover, spot))
     }
 
-    /// A trip along the line: each third cell fails on about four of ten trips, and then 60 m
-    /// later.
-    pub fn trip(&mut self, line: &Line) -> Vec<Written> {
+    /// A trip along the line: each third cell fails on this share of trips, and then 60 m later.
+    pub fn trip(&mut self, line: &Line, rate: f64) -> Vec<Written> {
         self.trips += 1;
         let trip = self.trips;
         let cells = 1..=CELLS;
         let one = |cell: u64| {
-            let fails = cell.is_multiple_of(3) && self.dice.share() < 0.4;
+            let fails = cell.is_multiple_of(3) && self.dice.share() < rate;
             let late = if fails { 60.0 } else { 0.0 };
             let metres = place_of(cell) + late + 20.0 * self.dice.normal();
             self.handover(line, trip, cell, metres, fails)
@@ -109,7 +108,7 @@ impl Train {
     }
 
     pub fn trips(&mut self, line: &Line, count: usize) -> Vec<Written> {
-        (0..count).flat_map(|_| self.trip(line)).collect()
+        (0..count).flat_map(|_| self.trip(line, 0.4)).collect()
     }
 
     /// The position on this train's track of metres of the line, and the direction along it.

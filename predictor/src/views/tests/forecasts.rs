@@ -106,7 +106,7 @@ fn forecast_stands_on_two_writers() {
         ([0, 5, 5, 5], true, "three others"),
         ([0, 5, 5, 0], true, "two others, and one that saw no failure"),
         ([0, 10, 0, 0], false, "one of three others"),
-        ([0, 2, 2, 0], true, "two others on two trips each"),
+        ([0, 3, 3, 0], true, "two others on three trips each"),
         ([0, 1, 3, 0], false, "two others, but one of them on one trip"),
         ([5, 0, 0, 0], true, "the node itself"),
         ([5, 5, 0, 0], true, "the node itself and one other"),

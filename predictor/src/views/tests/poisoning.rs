@@ -54,7 +54,8 @@ type Forgery = (&'static str, Vec<Written>);
 
 /// The forgeries by name.
 fn forgeries(line: &Line, honest: &[Train], real: &[Written]) -> Vec<Forgery> {
-    [many(line, honest), everywhere_at_once(line), others(line, honest, real)].concat()
+    let some = [many(line, honest), own_cells(line, honest), everywhere_at_once(line)].concat();
+    [some, others(line, honest, real)].concat()
 }
 
 /// Many entries.
@@ -76,6 +77,34 @@ fn many(line: &Line, honest: &[Train]) -> Vec<Forgery> {
     });
     all.push(("20,001 trips dated tomorrow", tomorrow.collect()));
     all
+}
+
+/// Invented cells with enough handovers for pooled values: far apart, with a few failures each.
+fn own_cells(line: &Line, honest: &[Train]) -> Vec<Forgery> {
+    let sizes = [
+        ("256 cells of 4 handovers", 256, 4, 1),
+        ("700 cells of 128 handovers", 700, 128, 2),
+        ("1,500 cells of 20 handovers", 1_500, 20, 19),
+        ("5,000 cells of 8 handovers", 5_000, 8, 0),
+    ];
+    let mut dice = Dice::new(12);
+    let forgery = |(name, cells, handovers, failures)| {
+        let mut forger = Train::new(FORGER, line);
+        let mut all = Vec::new();
+        for cell in 0..cells {
+            for trip in 0..handovers {
+                let metres = dice.between(-1_750.0, 1_750.0);
+                let fails = trip < failures;
+                let written = forger.handover(line, trip, CELLS + 1 + cell, 9_000.0, fails);
+                all.push(changed(written, |handover, spot| {
+                    (handover.route, *spot) = (honest[0].route, None);
+                    handover.position = Position::from_metres(9_000.0 + metres);
+                }));
+            }
+        }
+        (name, all)
+    };
+    sizes.map(forgery).into()
 }
 
 /// Entries in every cell of the line.
@@ -214,6 +243,31 @@ fn check(own_trips: usize) {
         worst.permille = worst.permille.max(moved.permille);
     }
     assert!(worst.metres <= METRES_MAX && worst.permille <= PERMILLE_MAX, "{worst:?}");
+}
+
+/// A writer with an entry or two in each cell does not lower the weight of others there.
+#[test]
+fn few_forged_entries_remove_no_forecast() {
+    let line = line();
+    for (trips, rate) in [(12, 0.4), (12, 0.3), (10, 0.25)] {
+        let mut trains: Vec<Train> = (0..4).map(|one| Train::new(one, &line)).collect();
+        let mut honest = Vec::new();
+        for train in &mut trains[1..] {
+            honest.extend(train.pieces());
+            honest.extend((0..trips).flat_map(|_| train.trip(&line, rate)));
+        }
+        let supported = supported(&honest);
+        let before = told(&honest, &line, &trains);
+        let count = before.keys().filter(|(_, cell)| supported.contains(cell)).count();
+        assert!(count >= 6, "{trips} trips, {rate}: {supported:?}");
+        for (entries, fails) in [(1, false), (2, false), (1, true), (2, true)] {
+            let forged = everywhere(&mut Train::new(FORGER, &line), &line, entries, fails, |_| 0.0);
+            let after = told(&[honest.clone(), forged].concat(), &line, &trains);
+            let lost = before.keys().filter(|at| !after.contains_key(at));
+            let lost: Vec<_> = lost.filter(|(_, cell)| supported.contains(cell)).collect();
+            assert!(lost.is_empty(), "{trips} trips, {rate}, {entries} {fails}: {lost:?}");
+        }
+    }
 }
 
 /// The forecasts on each track of a real train.
