@@ -150,6 +150,7 @@ impl BufferedStore {
     fn derive(&mut self) -> Result<(), StoreError> {
         let Some(store) = &self.store else { return Ok(()) };
         (self.views, self.useless) = Views::of_store(store, self.role)?;
+        self.deriving = None;
         self.introduced = store.logs().map(|(log, _)| store.writer(log)).collect();
         self.tracks_changed = true;
         Ok(())
@@ -264,7 +265,7 @@ impl BufferedStore {
                 self.deriving = Some((self.views.take_underived(), LogNumber(0), 0));
             }
         }
-        self.derive();
+        self.derive_some();
         if now >= self.sweep_at {
             self.sweep_at = now + SWEEP_EVERY;
             self.sweep();
@@ -273,7 +274,7 @@ impl BufferedStore {
 
     /// Counts stored entries on tracks that have become known or longer, a page at a time, because
     /// forecasts must not wait for all of them.
-    fn derive(&mut self) {
+    fn derive_some(&mut self) {
         let Self { store: Some(store), views, deriving, useless, .. } = self else { return };
         let Some((grown, log, from)) = deriving else { return };
         let writer = store.writer(*log);
