@@ -53,11 +53,7 @@ impl NeighbourTable {
     ///
     /// # Errors
     /// The kernel did not answer.
-    pub fn link_address(
-        &mut self,
-        address: IpAddr,
-        interface: u32,
-    ) -> io::Result<Option<Vec<u8>>> {
+    pub fn link_address(&mut self, address: IpAddr, interface: u32) -> io::Result<Option<Vec<u8>>> {
         let mut neighbour = NeighbourMessage::default();
         neighbour.header.family = family(address);
         neighbour.header.ifindex = interface;

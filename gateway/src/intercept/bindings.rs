@@ -81,9 +81,10 @@ impl Bindings {
     }
 
     fn wanted(&mut self) -> std::io::Result<Bound> {
-        let indices = self.interfaces.iter().filter_map(|name| {
-            Some((if_nametoindex(name.as_str()).ok()?, name.clone()))
-        });
+        let indices = self
+            .interfaces
+            .iter()
+            .filter_map(|name| Some((if_nametoindex(name.as_str()).ok()?, name.clone())));
         let names: BTreeMap<u32, String> = indices.collect();
         let mut wanted = Bound::new();
         let mut new = Vec::new();
@@ -101,9 +102,7 @@ impl Bindings {
                 break;
             }
             // Else a passenger could bind the address of a device behind a router to itself.
-            if is_link_local(place.1)
-                || self.table.on_link(place.1)? == Some(neighbour.interface)
-            {
+            if is_link_local(place.1) || self.table.on_link(place.1)? == Some(neighbour.interface) {
                 wanted.insert(place, neighbour.link);
             }
         }
