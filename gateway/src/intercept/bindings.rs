@@ -16,7 +16,7 @@ use std::time::Duration;
 use nix::net::if_::if_nametoindex;
 
 use super::InterceptError;
-use super::ruleset::TABLE;
+use super::ruleset::{SETS, TABLE};
 use crate::neighbours::NeighbourTable;
 
 /// How long ago the kernel confirmed or learned a neighbour, at most, if its address is bound. The
@@ -183,5 +183,3 @@ fn sender_key(bound: &(Place, [u8; 6])) -> String {
 fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
-
-pub(super) const SETS: [&str; 4] = ["bound4", "senders4", "bound6", "senders6"];

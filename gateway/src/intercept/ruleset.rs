@@ -7,7 +7,6 @@ use ipnet::IpNet;
 use polyrail_config::PrivateTraffic;
 use polyrail_model::Families;
 
-use super::bindings::SETS;
 use super::plan::{Hops, Other, Plan};
 
 /// A sequence of `ip` commands around one nftables transaction.
@@ -339,6 +338,9 @@ fn is_v4(prefix: &IpNet) -> bool {
 
 /// Our table.
 pub(super) const TABLE: &str = "inet polyrail";
+
+/// The sets of bound source addresses and of those with their link address, by family.
+pub(super) const SETS: [&str; 4] = ["bound4", "senders4", "bound6", "senders6"];
 
 /// The protocol number (`rtm_protocol`) that marks our routes and routing rules.
 pub(super) const PROTOCOL: u8 = 112;
