@@ -1,6 +1,6 @@
 //! The interception rules while the daemon runs: set up at the start, changed with the address
-//! families that the cloud reaches, and set up again after the carrier of `direct:` recovered or
-//! the program that holds them died.
+//! families that the cloud reaches and with passengers' link addresses, and set up again after the
+//! carrier of `direct:` recovered or the program that holds them died.
 //!
 //! ```text
 //!   Waiting ──direct carrier has a route──> Holding ──daemon stops──> removed
@@ -142,7 +142,7 @@ impl Keeper {
         }
     }
 
-    /// Applies pending changes; without any, it costs one system call.
+    /// Applies pending changes; without any, it costs a few system calls.
     fn settle(&mut self) -> Result<(), InterceptError> {
         if self.held.is_none() {
             self.begin()?;
@@ -161,7 +161,7 @@ impl Keeper {
             held.refresh()?;
             self.stale = false;
         }
-        Ok(())
+        held.bind_senders()
     }
 
     fn begin(&mut self) -> Result<(), InterceptError> {

@@ -8,6 +8,7 @@
 //! Two ways to hold the rules: [`apply`] leaves them in the kernel until [`remove`];
 //! [`Interception`] ties them to this process.
 
+mod bindings;
 mod owned;
 mod plan;
 mod ruleset;
@@ -21,6 +22,7 @@ use std::io;
 pub use polyrail_config::OnExit;
 use polyrail_model::Families;
 
+use bindings::Bindings;
 use plan::Hops;
 pub use plan::{Other, Plan};
 pub use ruleset::{Script, removal};
@@ -38,6 +40,8 @@ pub struct Interception {
     hops: Hops,
     /// `None` if the rules outlive the process.
     owned: Option<OwnedTable>,
+    /// `None` if the rules do not look at link addresses.
+    bindings: Option<Bindings>,
 }
 
 /// Why interception could not be set up, changed or removed.
@@ -74,6 +78,9 @@ pub enum InterceptError {
     /// The thread for changes of the rules could not be started.
     #[error("cannot start a thread: {0}")]
     Worker(io::Error),
+    /// The neighbour tables cannot be read.
+    #[error("cannot read the kernel's neighbour tables: {0}")]
+    Neighbours(io::Error),
     /// Another process holds the table.
     #[error("the table `inet polyrail` is held by a running polyrail-gateway; stop that first")]
     Held,
@@ -112,6 +119,8 @@ impl Interception {
     pub fn start(plan: Plan, on_exit: OnExit) -> Result<Self, InterceptError> {
         let families = plan.families;
         let hops = hops(&plan)?;
+        let binds = plan.binds_senders();
+        let bindings = binds.then(|| Bindings::new(plan.interfaces.clone())).transpose()?;
         let owned = match on_exit {
             OnExit::Closed => {
                 Script::new(&plan, &hops, families, false).run()?;
@@ -123,7 +132,7 @@ impl Interception {
                 Some(OwnedTable::start(&script.ruleset).inspect_err(|_| clear_routing())?)
             }
         };
-        Ok(Self { plan, families, hops, owned })
+        Ok(Self { plan, families, hops, owned, bindings })
     }
 
     /// Rejects new TCP connections of families that the cloud does not reach, and accepts those of
@@ -146,6 +155,22 @@ impl Interception {
         }
         self.families = wanted;
         Ok(())
+    }
+
+    /// Binds passengers' source addresses to the link addresses of the kernel's neighbour tables.
+    /// Call it about every second. Without a change it costs a few system calls.
+    ///
+    /// # Errors
+    /// The tables cannot be read, or the kernel rejected the change.
+    pub fn bind_senders(&mut self) -> Result<(), InterceptError> {
+        let Self { owned, bindings: Some(bindings), .. } = self else { return Ok(()) };
+        bindings.update(|change| match owned {
+            Some(owned) => {
+                let (element, present) = &change.proof;
+                owned.run(&change.line, || system::contains(element) == *present)
+            }
+            None => system::nft(&change.line),
+        })
     }
 
     /// Reads the carrier's routes again and rebuilds ours: for `direct:`, after the carrier's
@@ -171,6 +196,7 @@ impl Interception {
         // With the last known next hops, because the carrier may be down.
         let script = Script::new(&self.plan, &self.hops, self.families, true);
         *owned = OwnedTable::start(&script.ruleset)?;
+        self.bindings.iter_mut().for_each(Bindings::forget);
         Ok(true)
     }
 }

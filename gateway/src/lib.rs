@@ -7,6 +7,7 @@ pub mod diversion;
 pub mod dns;
 pub mod intercept;
 mod name_service;
+pub mod neighbours;
 mod operate;
 pub mod shell;
 #[cfg(test)]

@@ -2,10 +2,11 @@
 //!
 //! A device's IPv6 addresses rotate (RFC 8981, before it RFC 4941) while its link address stays, so
 //! the link address is used if the kernel's neighbour table has it. For devices behind a router on
-//! board it does not; then the source address is used. The number is a hash with a key of this
-//! process: it shows only equality, and only until the process ends.
+//! board it does not; then the source address is used. All addresses of a link that no neighbour is
+//! known to have are one user, so that forged ones share one quota. The number is a hash with a key
+//! of this process: it shows only equality, and only until the process ends.
 
-mod neighbours;
+mod origin;
 
 #[cfg(test)]
 mod tests;
@@ -20,7 +21,7 @@ use polyrail_model::UserId;
 use ring::hmac;
 use ring::rand::SystemRandom;
 
-pub use neighbours::{KernelNeighbours, Neighbours};
+pub use origin::{KernelNeighbours, Neighbours, Origin};
 
 /// Identifies users, without blocking.
 #[derive(Debug)]
@@ -90,9 +91,11 @@ impl<N: Neighbours> Users<N> {
         {
             return *user;
         }
-        let user = match self.neighbours.link_address(source) {
-            Some(link) => self.name(LINK, &link),
-            None => self.name_of_address(source),
+        let user = match self.neighbours.origin(source) {
+            Origin::Neighbour(link) => self.name(LINK, &link),
+            // Not cached: an answer makes the kernel resolve the address.
+            Origin::Unresolved => return self.name(UNRESOLVED, &[]),
+            Origin::Elsewhere => self.name_of_address(source),
         };
         self.remember(now, source, user);
         user
@@ -128,3 +131,4 @@ impl<N: Neighbours> Users<N> {
 /// Prefixes of the hash input: a link address and an IP address with the same bytes differ.
 const LINK: u8 = 1;
 const ADDRESS: u8 = 2;
+const UNRESOLVED: u8 = 3;

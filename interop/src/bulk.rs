@@ -12,7 +12,8 @@ use crate::addresses::{Family, SERVER};
 use crate::world::World;
 use crate::{client, services};
 
-const PORT: u16 = 6200;
+/// The server's port.
+pub(crate) const PORT: u16 = 6200;
 const CHUNK: usize = 64 * 1024;
 /// How often a paused server checks whether it may write.
 const POLL: Duration = Duration::from_millis(1);

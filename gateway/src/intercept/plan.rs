@@ -3,7 +3,9 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use polyrail_config::{GatewayConfig, InterfaceName, OnExit, OtherTraffic, PrivateTraffic};
+use polyrail_config::{
+    GatewayConfig, InterfaceName, OnExit, OtherTraffic, PrivateTraffic, UserKey,
+};
 use polyrail_model::Families;
 
 use super::InterceptError;
@@ -14,6 +16,8 @@ pub struct Plan {
     pub(super) interfaces: Vec<String>,
     pub(super) port: u16,
     pub(super) dns_port: Option<u16>,
+    /// What distinguishes users.
+    pub(super) user_key: UserKey,
     pub(super) mark: u32,
     pub(super) table: u32,
     pub(super) bypass: Vec<IpNet>,
@@ -75,6 +79,7 @@ impl Plan {
             interfaces,
             port: intercept.port.get(),
             dns_port: config.dns.as_ref().map(|dns| dns.port.get()),
+            user_key: config.users.key,
             mark: intercept.mark.get(),
             table: intercept.table,
             bypass: intercept.bypass.clone(),
@@ -83,6 +88,11 @@ impl Plan {
             other,
             on_exit: intercept.on_exit,
         })
+    }
+
+    /// Whether a query's source address must belong to its link address.
+    pub(super) fn binds_senders(&self) -> bool {
+        self.dns_port.is_some() && self.user_key == UserKey::LinkAddress
     }
 
     /// The mark of packets that are forwarded out of a carrier: the one after `mark`.

@@ -155,6 +155,7 @@ impl<'a> Rules<'a> {
                 // Else a passenger would spend the quota of a host on another interface, or send
                 // answers to outsiders.
                 rules.line(2, "fib saddr . iif oif missing drop");
+                rules.bound_senders();
                 rules.divert("udp", port);
                 rules.line(2, "reject with icmpx type port-unreachable");
             });
@@ -168,12 +169,35 @@ impl<'a> Rules<'a> {
     fn sets(&mut self, families: Families) {
         let carried = elements(families);
         self.set("carried", "typeof meta nfproto", carried);
+        if self.plan.binds_senders() {
+            let [bound4, senders4, bound6, senders6] = SETS;
+            for (name, key) in [
+                (bound4, "ifname . ipv4_addr"),
+                (senders4, "ifname . ipv4_addr . ether_addr"),
+                (bound6, "ifname . ipv6_addr"),
+                (senders6, "ifname . ipv6_addr . ether_addr"),
+            ] {
+                self.set(name, &format!("type {key}"), None);
+            }
+        }
         for (name, kind, prefixes) in self.prefix_sets() {
             let list: Vec<String> = prefixes.iter().map(ToString::to_string).collect();
             if !list.is_empty() {
                 let kind = format!("type {kind}; flags interval; auto-merge");
                 self.set(name, &kind, Some(format!("{{ {} }}", list.join(", "))));
             }
+        }
+    }
+
+    /// Drops a query whose source address is bound to another link address.
+    fn bound_senders(&mut self) {
+        if !self.plan.binds_senders() {
+            return;
+        }
+        let [bound4, senders4, bound6, senders6] = SETS;
+        for (header, bound, senders) in [("ip", bound4, senders4), ("ip6", bound6, senders6)] {
+            let key = format!("iifname . {header} saddr");
+            self.line(2, &format!("{key} @{bound} {key} . ether saddr != @{senders} counter drop"));
         }
     }
 
@@ -314,6 +338,9 @@ fn is_v4(prefix: &IpNet) -> bool {
 
 /// Our table.
 pub(super) const TABLE: &str = "inet polyrail";
+
+/// The sets of bound source addresses and of those with their link address, by family.
+pub(super) const SETS: [&str; 4] = ["bound4", "senders4", "bound6", "senders6"];
 
 /// The protocol number (`rtm_protocol`) that marks our routes and routing rules.
 pub(super) const PROTOCOL: u8 = 112;

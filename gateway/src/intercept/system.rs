@@ -79,6 +79,12 @@ pub(super) fn carried() -> Option<Families> {
     Some(Families { v4: text.contains("ipv4"), v6: text.contains("ipv6") })
 }
 
+/// Whether a set of our table contains an element, both given as `set { element }`.
+pub(super) fn contains(element: &str) -> bool {
+    let output = output(&format!("nft get element {TABLE} {element}"));
+    output.is_ok_and(|output| output.status.success())
+}
+
 /// The listing of our table or of a set in it.
 fn listed(kind: &str, name: &str) -> Option<String> {
     let output = output(&format!("nft list {kind} {TABLE} {name}")).ok();

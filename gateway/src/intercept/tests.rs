@@ -4,6 +4,7 @@ use std::path::Path;
 
 use polyrail_config::GatewayConfig;
 
+use super::bindings::{Bound, Change, change};
 use super::plan::{Hop, Hops};
 use super::ruleset::families_change;
 use super::system::parse_hop;
@@ -28,6 +29,7 @@ name = "c"
 source = "198.51.100.2"
 "#;
 const DNS: &str = "[dns]\nresolver = \"192.0.2.53:53\"\n";
+const BY_ADDRESS: &str = "[dns]\nresolver = \"192.0.2.53:53\"\n[users]\nkey = \"address\"\n";
 
 fn plan_of(tables: &str) -> Result<Plan, InterceptError> {
     let text = format!("{BASE}{tables}");
@@ -79,6 +81,10 @@ fn configurations_change_the_rules() {
         ("", "dport 53", false),
         (DNS, "udp dport 53 goto dns", true),
         (DNS, "tproxy ip6 to [::1]:7853", true),
+        ("", "@senders4", false),
+        (DNS, "ether saddr != @senders6 counter drop", true),
+        (BY_ADDRESS, "udp dport 53 goto dns", true),
+        (BY_ADDRESS, "senders", false),
         ("", "@private4", true),
         ("private = \"carry\"", "@private", false),
         ("private = \"carry\"", "@here4", true),
@@ -115,6 +121,67 @@ fn families_change_in_one_transaction() {
         change(true, false),
         "flush set inet polyrail carried; add element inet polyrail carried { ipv4 }"
     );
+}
+
+fn bound(senders: &[(&str, u8)]) -> Bound {
+    let each = senders.iter().map(|(address, last)| {
+        (("lan0".to_owned(), address.parse().unwrap()), [2, 0, 0, 0, 0, *last])
+    });
+    each.collect()
+}
+
+#[test]
+fn sets_follow_the_neighbour_tables() {
+    let wanted = bound(&[("10.9.0.2", 1), ("fd09::2", 1)]);
+    assert_eq!(change(None, &Bound::new()), None);
+    let Change { line, proof, after } = change(None, &wanted).unwrap();
+    assert_eq!(
+        line,
+        "flush set inet polyrail bound4; flush set inet polyrail senders4; \
+         flush set inet polyrail bound6; flush set inet polyrail senders6; \
+         add element inet polyrail bound4 { \"lan0\" . 10.9.0.2 }; \
+         add element inet polyrail senders4 { \"lan0\" . 10.9.0.2 . 02:00:00:00:00:01 }; \
+         add element inet polyrail bound6 { \"lan0\" . fd09::2 }; \
+         add element inet polyrail senders6 { \"lan0\" . fd09::2 . 02:00:00:00:00:01 }"
+    );
+    assert_eq!(proof, ("senders6 { \"lan0\" . fd09::2 . 02:00:00:00:00:01 }".to_owned(), true));
+    assert_eq!(after, wanted);
+    assert_eq!(change(Some(&wanted), &wanted), None);
+
+    // Another device has the address, and the other address has expired.
+    let next = bound(&[("10.9.0.2", 3)]);
+    let Change { line, proof, after } = change(Some(&wanted), &next).unwrap();
+    assert_eq!(
+        line,
+        "delete element inet polyrail bound4 { \"lan0\" . 10.9.0.2 }; \
+         delete element inet polyrail senders4 { \"lan0\" . 10.9.0.2 . 02:00:00:00:00:01 }; \
+         delete element inet polyrail bound6 { \"lan0\" . fd09::2 }; \
+         delete element inet polyrail senders6 { \"lan0\" . fd09::2 . 02:00:00:00:00:01 }; \
+         add element inet polyrail bound4 { \"lan0\" . 10.9.0.2 }; \
+         add element inet polyrail senders4 { \"lan0\" . 10.9.0.2 . 02:00:00:00:00:03 }"
+    );
+    assert_eq!(proof, ("senders4 { \"lan0\" . 10.9.0.2 . 02:00:00:00:00:03 }".to_owned(), true));
+    assert_eq!(after, next);
+}
+
+#[test]
+fn change_of_the_sets_fits_in_a_pipe() {
+    let many = |first: u32, link| -> Bound {
+        let place = |n: u32| {
+            let address = std::net::Ipv6Addr::from(u128::MAX - u128::from(n));
+            ("lan0-567890123".to_owned(), address.into())
+        };
+        (first..first + 1000).map(|n| (place(n), [2, 0, 0, 0, 0, link])).collect()
+    };
+    let (mut applied, mut rounds) = (many(0, 1), 0);
+    for wanted in [many(0, 2), many(5000, 1), Bound::new()] {
+        while let Some(next) = change(Some(&applied), &wanted) {
+            assert!(next.line.len() < 65_536, "{} bytes", next.line.len());
+            (applied, rounds) = (next.after, rounds + 1);
+        }
+        assert_eq!(applied, wanted);
+    }
+    assert!(rounds < 30, "{rounds}");
 }
 
 #[test]

@@ -11,9 +11,13 @@ struct Fake {
 }
 
 impl Neighbours for Fake {
-    fn link_address(&mut self, address: IpAddr) -> Option<Vec<u8>> {
+    fn origin(&mut self, address: IpAddr) -> Origin {
         self.questions += 1;
-        self.known.get(&address).map(|link| link.to_vec())
+        match self.known.get(&address) {
+            Some(link) => Origin::Neighbour(link.to_vec()),
+            None if address.to_string().starts_with("10.9.0.") => Origin::Unresolved,
+            None => Origin::Elsewhere,
+        }
     }
 }
 
@@ -41,10 +45,21 @@ fn addresses_with_one_link_address_are_one_user() {
         assert_eq!(of(address), device, "{address}");
     }
     assert_ne!(of("10.9.0.3"), device);
-    // Unknown to the neighbour table: the address is the user.
+    // Behind a router: the address is the user.
     let routed = of("10.77.0.1");
     assert_eq!(of("10.77.0.1"), routed);
     assert_ne!(of("10.77.0.2"), routed);
+}
+
+#[test]
+fn unresolved_addresses_of_a_link_are_one_user() {
+    let (mut users, now) = (users(UserKey::LinkAddress), Instant::now());
+    let strangers = users.user(now, ip("10.9.0.77"));
+    assert_eq!(users.user(now, ip("10.9.0.78")), strangers);
+    assert_ne!(users.user(now, ip("10.77.0.1")), strangers);
+    users.neighbours.known.insert(ip("10.9.0.77"), [2, 0, 0, 0, 0, 1]);
+    let resolved = users.user(now, ip("10.9.0.77"));
+    assert_eq!(resolved, users.user(now, ip("10.9.0.2")), "at once after its resolution");
 }
 
 #[test]

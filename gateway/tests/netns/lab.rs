@@ -124,6 +124,31 @@ impl Lab {
         lab
     }
 
+    /// Attaches devices to one link of the gateway, `lan9`, as 10.12.0.2 and fd12::2, and so on.
+    /// Returns the switch, which must live as long as the link.
+    pub fn share_link(&self, devices: &[&Namespace]) -> Namespace {
+        let switch = Namespace::new();
+        switch.sh("ip link add switch type bridge; ip link set switch up");
+        let link = |inside: &Namespace, name: &str, number: usize| {
+            switch.sh(&format!(
+                "ip link add port{number} type veth peer name {name} netns {}
+                 ip link set port{number} master switch up",
+                inside.thread
+            ));
+            inside.sh(&format!(
+                "ip addr add 10.12.0.{number}/24 dev {name}
+                 ip addr add fd12::{number}/64 dev {name} nodad
+                 ip link set {name} up"
+            ));
+        };
+        link(&self.gateway, "lan9", 1);
+        for (number, device) in (2..).zip(devices) {
+            link(device, "eth0", number);
+            device.sh("ip route add default via 10.12.0.1; ip -6 route add default via fd12::1");
+        }
+        switch
+    }
+
     /// A configuration with these tables.
     pub fn config(tables: &str) -> GatewayConfig {
         let text = format!("{CONFIG}{tables}");

@@ -3,3 +3,4 @@
 mod interception;
 mod lab;
 mod passengers;
+mod senders;

@@ -3,6 +3,7 @@
 //! Each attack is paired with a quiet run of the same world. The carriers have no limits but those
 //! of the machine, unless stated: the daemons are under attack, not the links.
 
+mod buffers;
 mod dials;
 mod flood;
 mod gateway;
@@ -31,6 +32,7 @@ pub const SUITE: Suite = Suite {
         ("dials", dials::run),
         ("idle", idle::run),
         ("unread", unread::run),
+        ("buffers", buffers::run),
         ("gateway", gateway::run),
         ("poison", poison::run),
         ("restart", restart::run),

@@ -1,0 +1,80 @@
+//! Where a source address belongs, from the kernel's tables.
+
+use std::io;
+use std::net::IpAddr;
+
+use nix::net::if_::{if_nameindex, if_nametoindex};
+
+use crate::neighbours::NeighbourTable;
+
+/// A source of link addresses of neighbours.
+pub trait Neighbours {
+    /// Where the source address belongs.
+    fn origin(&mut self, address: IpAddr) -> Origin;
+}
+
+/// Where a source address belongs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// To the neighbour with this link address.
+    Neighbour(Vec<u8>),
+    /// To the link of an interface, but no neighbour is known to have it yet.
+    Unresolved,
+    /// To no neighbour, as behind a router or on an interface without link addresses.
+    Elsewhere,
+}
+
+/// The kernel's tables.
+#[derive(Debug)]
+pub struct KernelNeighbours {
+    table: NeighbourTable,
+    interfaces: Vec<String>,
+}
+
+impl KernelNeighbours {
+    /// Queries neighbours on these interfaces; on all if the list is empty.
+    ///
+    /// # Errors
+    /// The system cannot create a netlink socket.
+    pub fn new(interfaces: Vec<String>) -> io::Result<Self> {
+        Ok(Self { table: NeighbourTable::new()?, interfaces })
+    }
+
+    /// The current indices of the interfaces; a recreated interface has a new one.
+    fn indices(&self) -> Vec<u32> {
+        if self.interfaces.is_empty() {
+            let all = if_nameindex().ok();
+            let each = all.iter().flat_map(|all| all.iter());
+            return each.map(|one| one.index()).take(INTERFACES_MAX).collect();
+        }
+        let names = self.interfaces.iter().take(INTERFACES_MAX);
+        names.filter_map(|name| if_nametoindex(name.as_str()).ok()).collect()
+    }
+
+    fn find(&mut self, address: IpAddr) -> io::Result<Origin> {
+        let indices = self.indices();
+        for index in &indices {
+            if let Some(link) = self.table.link_address(address, *index)? {
+                return Ok(Origin::Neighbour(link));
+            }
+        }
+        Ok(match self.table.on_link(address)? {
+            Some(index) if indices.contains(&index) && self.table.resolves(index)? => {
+                Origin::Unresolved
+            }
+            _ => Origin::Elsewhere,
+        })
+    }
+}
+
+impl Neighbours for KernelNeighbours {
+    fn origin(&mut self, address: IpAddr) -> Origin {
+        self.find(address).unwrap_or_else(|error| {
+            tracing::debug!(%error, "no answer of the neighbour table");
+            Origin::Elsewhere
+        })
+    }
+}
+
+/// The maximum number of interfaces to query.
+const INTERFACES_MAX: usize = 16;
