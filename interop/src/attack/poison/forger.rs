@@ -43,10 +43,10 @@ pub(super) fn forged(length: f64, honest: &[(Train, Vec<Entry>)], size: Size, no
     }
     for number in 0..size.invented {
         let cell = real[number as usize % real.len()];
-        let trip = (TripId(1 << 40 | number / 100), (number % 100) as u32);
+        let trip = (TripId((1 << 40) + number / 100), (number % 100) as u32);
         let mut entry = any(number).handover(cell, trip, now_ms, 0.0, true);
         if let Entry::Handover(handover, _) = &mut entry {
-            handover.from = CellId(1 << 32 | number);
+            handover.from = CellId((1 << 32) + number);
         }
         all.push(entry);
     }

@@ -38,7 +38,7 @@ pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
     let size = effort.pick(full, Size { trips: 1_000, invented: 2_500, each: 32 });
     let plan = CARRIERS.iter().fold(Plan::new(), |plan, name| plan.wire(name));
     let plan = plan.rail(Rail::default());
-    let quiet = || in_world(&plan, |world| Ok(Fleet::start(world, length)?.ride(world)?));
+    let quiet = || in_world(&plan, |world| Fleet::start(world, length)?.ride(world));
     let attacked = || in_world(&plan, |world| attack(world, length, size));
     let (quiet, attacked) = match effort {
         Effort::Full => (quiet(), attacked()),
