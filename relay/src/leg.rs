@@ -78,9 +78,9 @@ impl Leg {
             tracing::debug!(%error, "options of a connection");
         }
         Self {
+            buffer: LegBuffer::new(&stream, flow.session, user),
             stream,
             flow,
-            buffer: LegBuffer::new(flow.session, user),
             read: 0,
             moved_at: now,
             queued: false,

@@ -7,8 +7,8 @@
 //!
 //! A buffer counts while its socket has unread bytes, because an empty buffer occupies no memory. A
 //! buffer that could exceed the budget when it doubles next is frozen at its size, and released
-//! when the budget has room again. An idle buffer that has grown, receives again and finds the
-//! budget used up is reduced to its first size, so that many idle buffers cannot fill at once.
+//! when the budget has room again. A buffer that has grown, has unread bytes and exceeds the budget
+//! is reduced to its first size. What it holds then stays until the session takes it.
 //!
 //! Sizes are the kernel's, with its overhead, beyond the size that each socket begins with. A
 //! reader that never follows keeps that size.
@@ -35,7 +35,7 @@ pub(crate) struct LegBuffers {
 pub(crate) struct LegBuffer {
     /// Whose it is.
     who: Option<(SessionKey, UserId)>,
-    /// Its size at first; 0 before it was measured.
+    /// Its size at first.
     first: u64,
     /// Its size beyond `first`, as counted.
     counted: u64,
@@ -55,13 +55,17 @@ enum Verdict {
 }
 
 impl LegBuffer {
-    /// The buffer of a user's leg.
-    pub fn new(session: SessionKey, user: Option<UserId>) -> Self {
-        Self { who: user.map(|user| (session, user)), ..Self::default() }
+    /// The buffer of a user's leg that was not read before. It is frozen until its first turn: the
+    /// kernel may enlarge it forty times while a leg reads 200 KB.
+    pub fn new(stream: &TcpStream, session: SessionKey, user: Option<UserId>) -> Self {
+        let first = SockRef::from(stream).recv_buffer_size().unwrap_or_default() as u64;
+        let who = user.map(|user| (session, user));
+        let frozen = who.is_some() && set_frozen(stream, true);
+        Self { who, first, frozen, ..Self::default() }
     }
 
-    /// The leg had its turn: `read` bytes were read, and the socket may have `unread` ones. Measures
-    /// the buffer now and then, because the kernel enlarges it only while it is read.
+    /// The leg had its turn: `read` bytes were read, and the socket may have `unread` ones.
+    /// Measures the buffer now and then, because the kernel enlarges it only while it is read.
     pub fn on_turn(
         &mut self,
         stream: &TcpStream,
@@ -75,13 +79,13 @@ impl LegBuffer {
         if !unread {
             self.forget(all);
         }
-        if !fills && self.read < MEASURE_EVERY && (self.read == 0 || self.first > 0) {
+        if !fills && self.read < MEASURE_EVERY {
             return;
         }
         self.read = 0;
         let socket = SockRef::from(stream);
         let Ok(size) = socket.recv_buffer_size() else { return };
-        match self.measure(size as u64, all, budget.0, fills) {
+        match self.measure(size as u64, all, budget.0) {
             Verdict::Shrink => {
                 // The kernel doubles the value, and keeps the size from then on.
                 let first = usize::try_from(self.first / 2).unwrap_or(usize::MAX);
@@ -91,28 +95,23 @@ impl LegBuffer {
             verdict => {
                 let freeze = verdict == Verdict::Freeze;
                 // A kernel before 5.14 cannot; then its own limit holds.
-                if freeze != self.frozen
-                    && polyrail_tunnel::freeze_receive_buffer(stream.as_fd(), freeze).is_ok()
-                {
+                if freeze != self.frozen && set_frozen(stream, freeze) {
                     self.frozen = freeze;
                 }
             }
         }
     }
 
-    /// Counts the size if there are unread bytes. `fills`: the buffer was empty before.
-    fn measure(&mut self, size: u64, all: &mut LegBuffers, budget: u64, fills: bool) -> Verdict {
+    /// Counts the size if there are unread bytes.
+    fn measure(&mut self, size: u64, all: &mut LegBuffers, budget: u64) -> Verdict {
         let Some(who) = self.who else { return Verdict::MayGrow };
-        if self.first == 0 {
-            self.first = size;
-        }
         let grown = size.saturating_sub(self.first);
         let (session, user) = all.count(who, &mut self.counted, grown);
         if !self.unread {
             self.forget(all);
         }
         let exceeds = |more: u64| session + more > budget || user + more > budget / WINDOW_SHARE;
-        if fills && grown > 0 && exceeds(0) {
+        if self.unread && grown > 0 && exceeds(0) {
             return Verdict::Shrink;
         }
         // It at most doubles until it is measured again.
@@ -147,6 +146,11 @@ impl LegBuffers {
     }
 }
 
+/// Whether the kernel did it.
+fn set_frozen(stream: &TcpStream, frozen: bool) -> bool {
+    polyrail_tunnel::freeze_receive_buffer(stream.as_fd(), frozen).is_ok()
+}
+
 /// Bytes read from a leg between two measurements of its buffer: less than the smallest buffer, so
 /// that it is measured before it has doubled twice.
 const MEASURE_EVERY: usize = 64 * 1024;
@@ -163,13 +167,15 @@ mod tests {
 
     /// Doubles the buffers of a user's legs, as the kernel does, until each is frozen.
     fn grow(all: &mut LegBuffers, user: u64, legs: usize) -> (Vec<LegBuffer>, u64) {
-        let mut legs = vec![(LegBuffer::new(SessionKey(1), Some(UserId(user))), 128 * KIB); legs];
+        let who = Some((SessionKey(1), UserId(user)));
+        let new = LegBuffer { who, first: 128 * KIB, ..LegBuffer::default() };
+        let mut legs = vec![(new, 128 * KIB); legs];
         for _ in 0..20 {
             for (leg, size) in &mut legs {
                 leg.unread = true;
-                if leg.measure(*size, all, BUDGET, false) == Verdict::MayGrow {
+                if leg.measure(*size, all, BUDGET) == Verdict::MayGrow {
                     *size *= 2;
-                    leg.measure(*size, all, BUDGET, false);
+                    leg.measure(*size, all, BUDGET);
                 }
             }
         }
@@ -209,9 +215,9 @@ mod tests {
         fn new() -> Self {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let near = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-            let leg = LegBuffer::new(SessionKey(1), Some(UserId(1)));
-            let far = listener.accept().unwrap().0;
-            Self { near: TcpStream::from_std(near), far, leg, all: LegBuffers::default() }
+            let (near, far) = (TcpStream::from_std(near), listener.accept().unwrap().0);
+            let leg = LegBuffer::new(&near, SessionKey(1), Some(UserId(1)));
+            Self { near, far, leg, all: LegBuffers::default() }
         }
 
         /// Transfers `bytes` with a budget; returns the size of the buffer afterwards.

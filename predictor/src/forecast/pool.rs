@@ -76,8 +76,8 @@ impl Pool {
         }
     }
 
-    /// The median of several in each value: one of them, whatever it holds, moves it no farther than
-    /// the others are apart.
+    /// The median of several in each value: one of them, whatever it holds, moves it no farther
+    /// than the others are apart.
     pub(super) fn median(all: &[&Self]) -> Self {
         if all.is_empty() {
             return Self::default();
@@ -99,7 +99,7 @@ impl Pool {
         }
     }
 
-    /// Whether it rests on enough of what was seen, so that nothing is assumed.
+    /// Whether it rests on enough failures, so that no sample is assumed.
     pub(super) fn is_sound(&self) -> bool {
         self.failures as usize >= super::lateness::ENOUGH
     }
