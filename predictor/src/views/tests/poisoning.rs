@@ -279,6 +279,27 @@ fn check(own_trips: usize) {
     assert!(worst.metres <= METRES_MAX && worst.permille <= PERMILLE_MAX, "{worst:?}");
 }
 
+/// Nearer than the tracks of all others where the train begins, but it does not go on as they do.
+#[test]
+fn short_track_does_not_lead_an_empty_train_off_the_line() {
+    let line = line();
+    let mut trains: Vec<Train> = (1..4).map(|one| Train::new(one, &line)).collect();
+    let mut forger = Train::new(FORGER, &line);
+    let point = |hectometre: u32| {
+        let metres = 100.0 * f64::from(hectometre);
+        let (latitude, longitude) = line.place(metres).units();
+        let position = Position::from_metres(metres);
+        crate::entry::TrackPoint { latitude, longitude, position, weight: 1 }
+    };
+    let (route, points) = (forger.route, (0..25).map(point).collect());
+    let short = forger.write(Entry::Track(TrackPiece { route, piece: 0, points }));
+    assert_eq!(ridden(&views(std::slice::from_ref(&short)), &line).0, route, "it is a good one");
+    let mut entries: Vec<Written> = trains.iter_mut().flat_map(Train::pieces).collect();
+    entries.push(short);
+    let found = ridden(&views(&entries), &line).0;
+    assert!(trains.iter().any(|train| train.route == found));
+}
+
 /// A writer with an entry or two in each cell does not lower the weight of others there.
 #[test]
 fn few_forged_entries_remove_no_forecast() {
