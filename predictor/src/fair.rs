@@ -58,8 +58,8 @@ pub(crate) fn victims<K>(
     gone
 }
 
-/// How many items of each writer count for the node `own`, from the writers of all items: of its own
-/// all, of another no more than the median of the others' numbers, the higher one of two. So a
+/// How many items of each writer count for the node `own`, from the writers of all items: of its
+/// own all, of another no more than the median of the others' numbers, the higher one of two. So a
 /// writer with few items lowers nobody's. A single writer counts in full.
 pub(crate) fn weights(
     writers: impl Iterator<Item = WriterNumber>,

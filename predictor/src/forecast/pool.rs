@@ -76,8 +76,8 @@ impl Pool {
         }
     }
 
-    /// The median of several in each value: one of them, whatever it holds, moves it no farther than
-    /// the others are apart.
+    /// The median of several in each value: one of them, whatever it holds, moves it no farther
+    /// than the others are apart.
     pub(super) fn median(all: &[&Self]) -> Self {
         if all.is_empty() {
             return Self::default();

@@ -162,8 +162,8 @@ impl Place {
         PlaceEstimate { rate, delay }
     }
 
-    /// The visits that count: of each other writer the newest, no more than the median of the others'
-    /// numbers.
+    /// The visits that count: of each other writer the newest, no more than the median of the
+    /// others' numbers.
     fn weighed(&self, own: WriterNumber) -> Vec<Visit> {
         let mut left = weights(self.visits.iter().map(|one| one.writer), own);
         let counts = |one: &&Visit| {

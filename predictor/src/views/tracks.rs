@@ -1,8 +1,8 @@
 //! The tracks that a node knows, from the pieces in the logs.
 //!
 //! A piece counts if its writer is the creator of its route ([`super::creator_hash`]) or the node
-//! itself, whose piece wins. A piece of the creator must be as long on earth as along the track, and
-//! its later versions do not move it. At most [`TRACKS_MAX`] tracks are kept, [`WRITER_TRACKS_MAX`]
+//! itself, whose piece wins. A piece of the creator must be as long on earth as along the track,
+//! and its later versions do not move it. At most [`TRACKS_MAX`] tracks are kept, [`WRITER_TRACKS_MAX`]
 //! of each other writer. A full collection evicts a track of the other writer that has most, the
 //! one written longest ago; the node's own tracks go last.
 
