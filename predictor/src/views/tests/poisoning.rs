@@ -304,17 +304,19 @@ fn short_track_does_not_lead_an_empty_train_off_the_line() {
 #[test]
 fn few_forged_entries_remove_no_forecast() {
     let line = line();
-    for (trips, rate) in [(12, 0.4), (12, 0.3), (10, 0.25)] {
-        let mut trains: Vec<Train> = (0..4).map(|one| Train::new(one, &line)).collect();
+    let fleets = [[1, 2, 3], [4, 5, 6], [6, 7, 9], [3, 5, 9]];
+    let cases = [(12, 0.4), (12, 0.3), (10, 0.25)];
+    for (fleet, (trips, rate)) in fleets.iter().flat_map(|one| cases.map(|case| (one, case))) {
+        let mut trains: Vec<Train> = fleet.iter().map(|one| Train::new(*one, &line)).collect();
         let mut honest = Vec::new();
-        for train in &mut trains[1..] {
+        for train in &mut trains {
             honest.extend(train.pieces());
             honest.extend((0..trips).flat_map(|_| train.trip(&line, rate)));
         }
         let supported = supported(&honest);
         let before = told(&honest, &line, &trains);
         let count = before.keys().filter(|(_, cell)| supported.contains(cell)).count();
-        assert!(count >= 6, "{trips} trips, {rate}: {supported:?}");
+        assert!(count >= 3, "{trips} trips, {rate}: {supported:?}");
         for (entries, fails) in [(1, false), (2, false), (1, true), (2, true)] {
             let forged = everywhere(&mut Train::new(FORGER, &line), &line, entries, fails, |_| 0.0);
             let after = told(&[honest.clone(), forged].concat(), &line, &trains);
