@@ -82,8 +82,8 @@ impl Passage {
 /// of each trip of a writer.
 ///
 /// Trips are in the order of arrival. Passages of a trip are in order of their numbers, so the
-/// order in which a trip's records arrive does not matter. A full history drops the first passage of the
-/// writer that has most, so that no writer displaces another.
+/// order in which a trip's records arrive does not matter. A full history drops the first passage
+/// of the writer that has most, so that no writer displaces another.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CellHistory {
     passages: VecDeque<Passage>,

@@ -2,9 +2,9 @@
 //!
 //! A piece counts if its writer is the creator of its route ([`super::creator_hash`]) or the node
 //! itself, whose piece wins. A piece of the creator must be as long on earth as along the track,
-//! and its later versions do not move it. At most [`TRACKS_MAX`] tracks are kept, [`WRITER_TRACKS_MAX`]
-//! of each other writer. A full collection evicts a track of the other writer that has most, the
-//! one written longest ago; the node's own tracks go last.
+//! and its later versions do not move it. At most [`TRACKS_MAX`] tracks are kept,
+//! [`WRITER_TRACKS_MAX`] of each other writer. A full collection evicts a track of the other writer
+//! that has most, the one written longest ago; the node's own tracks go last.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -275,3 +275,19 @@ const RIDDEN_MAX: usize = 1_024;
 /// The most tracks on which an entry counts, next to its own: as many as trains that learned the
 /// line separately.
 pub const PROJECTIONS_MAX: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ridden_routes_are_bounded() {
+        let mut tracks = Tracks::default();
+        for train in 0..2 * RIDDEN_MAX as u64 {
+            assert!(!tracks.ride(&format!("train-{train}"), RouteId(train)), "it is unknown");
+        }
+        assert_eq!(tracks.ridden.len(), RIDDEN_MAX);
+        tracks.ride("train-0", RouteId(9));
+        assert_eq!(tracks.ridden.get("train-0"), Some(&RouteId(9)), "a known train goes on");
+    }
+}
