@@ -101,9 +101,14 @@ impl Pilot {
         Self { creator: creator_hash(name), ..self }
     }
 
-    /// Takes another writer's track, as [`Positioner::offer`] does.
-    pub fn offer(&mut self, route: RouteId, track: Track) {
-        self.positioner.offer(route, track);
+    /// How many tracks of other writers it uses, as [`Positioner::room`] says.
+    pub fn room(&self) -> usize {
+        self.positioner.room()
+    }
+
+    /// Takes the tracks of other writers, as [`Positioner::offer`] does.
+    pub fn offer(&mut self, tracks: Vec<(RouteId, Track)>) {
+        self.positioner.offer(tracks);
     }
 
     /// The spot of the train at a position on a known track.

@@ -37,7 +37,7 @@ pub use train::TrainPosition;
 
 use crate::entry::Spot;
 use crate::track::{
-    Course, Hint, LatLon, Match, Projection, Reading, SPEED_MAX, Track, TrackLearner, identify,
+    Course, Hint, LatLon, Match, Projection, Reading, SPEED_MAX, Track, TrackLearner, on_track,
 };
 use journal::Journal;
 use motion::Motion;
@@ -90,12 +90,18 @@ impl Positioner {
         }
     }
 
-    /// Takes another writer's track, or its new version: the train finds itself on it as on a known
-    /// one, and its fixes change only this node's copy. Ignored for the current track.
-    pub fn offer(&mut self, route: RouteId, track: Track) {
-        if self.following.as_ref().is_none_or(|one| one.route != route) {
-            self.tracks.offer(route, track);
-        }
+    /// How many tracks of other writers it uses: as many as its own leave room for.
+    pub fn room(&self) -> usize {
+        self.tracks.room()
+    }
+
+    /// Takes the tracks of other writers, in place of earlier ones: the train finds itself on one
+    /// of them as on a known one, and its fixes change only this node's copy. The current track
+    /// does not change.
+    pub fn offer(&mut self, mut tracks: Vec<(RouteId, Track)>) {
+        let current = self.following.as_ref().map(|one| one.route);
+        tracks.retain(|(route, _)| Some(*route) != current);
+        self.tracks.offer(tracks);
     }
 
     /// The spot of a train at a position on a known track.
@@ -291,9 +297,8 @@ impl Positioner {
             return;
         }
         let learner = self.following.as_ref().and_then(|following| following.learner.as_ref());
-        let track = learner.map(TrackLearner::track);
-        match identify(&self.course, track.into_iter()) {
-            Some((_, found)) => self.follow(None, found, &last),
+        match learner.and_then(|learner| on_track(&self.course, learner.track())) {
+            Some(found) => self.follow(None, found, &last),
             None => self.search(&last, fresh),
         }
     }

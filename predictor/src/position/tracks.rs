@@ -2,7 +2,8 @@
 
 use polyrail_model::RouteId;
 
-use crate::track::{Course, Match, Track, TrackLearner, identify};
+use crate::creator::creator_of;
+use crate::track::{Course, Match, Track, TrackLearner, matches};
 
 /// Known tracks except the current one, the least recently used first. At most [`TRACKS_MAX`]: the
 /// first are dropped, those of other writers before those of earlier trips.
@@ -29,17 +30,23 @@ impl KnownTracks {
         known
     }
 
-    /// Takes another writer's track, or a new version of a known one.
-    pub fn offer(&mut self, route: RouteId, track: Track) {
-        if let Some(known) = self.entries.iter_mut().find(|known| known.route == route) {
-            if !known.changed {
-                known.track = track;
+    /// How many tracks of other writers there is room for.
+    pub fn room(&self) -> usize {
+        let own = self.entries.iter().filter(|known| !known.shared).count();
+        TRACKS_MAX.saturating_sub(own)
+    }
+
+    /// Takes the tracks of other writers, in place of earlier ones.
+    pub fn offer(&mut self, tracks: Vec<(RouteId, Track)>) {
+        self.entries.retain(|known| !known.shared);
+        for (route, track) in tracks {
+            let is_full = self.len() >= TRACKS_MAX;
+            match self.entries.iter_mut().find(|known| known.route == route) {
+                Some(known) if known.changed => {}
+                Some(known) => known.track = track,
+                None if is_full => {}
+                None => self.add(KnownTrack { route, track, changed: false, shared: true }),
             }
-            return;
-        }
-        let shared = self.entries.iter().filter(|known| known.shared).count();
-        if self.len() < TRACKS_MAX || shared > 0 {
-            self.add(KnownTrack { route, track, changed: false, shared: true });
         }
     }
 
@@ -56,15 +63,31 @@ impl KnownTracks {
     }
 
     /// The track of a course: one of earlier trips, else another writer's, so that nobody leads
-    /// the train off a track that it knows.
+    /// the train off a track that it knows. Of others' tracks, one that goes on as another writer's
+    /// track does, so that no single writer leads it off the line.
     pub fn identify(&self, course: &Course) -> Option<(usize, Match)> {
-        [false, true].into_iter().find_map(|shared| {
-            let entries = self.entries.iter().enumerate();
-            let entries = entries.filter(|(_, known)| known.shared == shared);
-            let places: Vec<usize> = entries.clone().map(|(at, _)| at).collect();
-            let (at, found) = identify(course, entries.map(|(_, known)| &known.track))?;
-            Some((*places.get(at)?, found))
-        })
+        let entries = self.entries.iter().enumerate();
+        let earlier = entries.clone().filter(|(_, known)| !known.shared);
+        let found = matches(course, earlier.map(|(at, known)| (at, &known.track)));
+        let nearest = |one: &Match, other: &Match| one.off_track.total_cmp(&other.off_track);
+        if let Some(found) = found.into_iter().min_by(|one, other| nearest(&one.1, &other.1)) {
+            return Some(found);
+        }
+        let shared = entries.filter(|(_, known)| known.shared);
+        let found = matches(course, shared.map(|(at, known)| (at, &known.track)));
+        let support = |(at, one): &(usize, Match)| {
+            let known = self.entries.get(*at);
+            let others = found.iter().filter_map(|(other, there)| {
+                let (known, other) = (known?, self.entries.get(*other)?);
+                let is_other = creator_of(known.route) != creator_of(other.route);
+                is_other.then(|| known.track.goes_with(one, &other.track, there))
+            });
+            others.max().unwrap_or(0)
+        };
+        let ranked = found.iter().map(|one| (support(one), one));
+        let best = ranked
+            .max_by(|one, other| one.0.cmp(&other.0).then_with(|| nearest(&other.1.1, &one.1.1)));
+        best.map(|(_, found)| *found)
     }
 
     pub fn take(&mut self, route: RouteId) -> Option<Track> {

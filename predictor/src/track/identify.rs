@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use polyrail_model::Direction;
+use polyrail_model::{Direction, Position};
 
 use super::{Hint, LatLon, Track, Vector};
 
@@ -92,16 +92,35 @@ impl Course {
     }
 }
 
-/// The nearest of these tracks that matches a course: its number and the match.
-pub(crate) fn identify<'a>(
+/// Those of these tracks that match a course: their numbers and the matches.
+pub(crate) fn matches<'a>(
     course: &Course,
-    tracks: impl Iterator<Item = &'a Track>,
-) -> Option<(usize, Match)> {
-    let matches = tracks.enumerate().filter_map(|(at, track)| Some((at, on_track(course, track)?)));
-    matches.min_by(|one, other| one.1.off_track.total_cmp(&other.1.off_track))
+    tracks: impl Iterator<Item = (usize, &'a Track)>,
+) -> Vec<(usize, Match)> {
+    tracks.filter_map(|(at, track)| Some((at, on_track(course, track)?))).collect()
 }
 
-fn on_track(course: &Course, track: &Track) -> Option<Match> {
+impl Track {
+    /// How many of the next [`LOOK_KM`] km a track goes on as another one does, by its places and
+    /// its positions, for a train that is on both.
+    pub(crate) fn goes_with(&self, here: &Match, other: &Self, there: &Match) -> usize {
+        let agrees = |km: &usize| {
+            let metres = 1_000.0 * *km as f64;
+            let ahead = |one: &Match| one.metres + one.direction.sign() * metres;
+            let reach = GROWN + DRIFT * metres;
+            let place = self.at(Position::from_metres(ahead(here)));
+            let hint = Hint { metres: ahead(there), reach };
+            let found = place.and_then(|place| other.nearest(place, Some(hint)));
+            found.is_some_and(|found| {
+                found.off_track <= NEAR && (found.metres - hint.metres).abs() <= reach
+            })
+        };
+        (1..=LOOK_KM).take_while(agrees).count()
+    }
+}
+
+/// The match of a course on one track.
+pub(crate) fn on_track(course: &Course, track: &Track) -> Option<Match> {
     let readings = course.readings();
     let moved = course.moved();
     if readings.len() < READINGS_MIN || moved < MOVED_MIN || track.points() < 2 {
@@ -157,5 +176,12 @@ const BACK_MAX: f64 = 250.0;
 const NOISE: f64 = 40.0;
 /// No train is faster, in metres per second.
 pub(crate) const SPEED_MAX: f64 = polyrail_model::VELOCITY_MAX;
+/// Two writers' tracks of one line are so near each other, in metres, and positions along them
+/// drift apart by no more than this at first and by this share of the way.
+const NEAR: f64 = 60.0;
+const GROWN: f64 = 100.0;
+const DRIFT: f64 = 0.03;
+/// How far ahead tracks are compared.
+const LOOK_KM: usize = 20;
 /// Readings further apart belong to two courses, in seconds.
 const GAP_MAX: f64 = 120.0;

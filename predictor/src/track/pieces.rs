@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use polyrail_model::RouteId;
+use polyrail_model::{Position, RouteId};
 
 use super::{GAP_MAX, LENGTH_MAX, LatLon, POINTS_MAX, Point, Track, WEIGHT_MAX};
 use crate::entry::{TrackPiece, TrackPoint};
@@ -53,6 +53,60 @@ impl TrackPiece {
             && is_sorted
             && self.points.iter().all(is_valid)
     }
+
+    /// Whether its points are as far from each other as their positions are. Others' tracks must
+    /// be, because a zigzag would be near every spot.
+    pub(crate) fn is_plausible(&self) -> bool {
+        let (mut land, mut along) = (0.0, 0.0);
+        let mut points = self.points.iter().filter_map(point);
+        let Some(mut before) = points.next() else { return true };
+        for point in points {
+            let length = before.place.to(point.place).length();
+            let metres = point.mark.metres() - before.mark.metres();
+            if (length - metres).abs() > SLACK + SHARE * metres {
+                return false;
+            }
+            (land, along, before) = (land + length, along + metres, point);
+        }
+        (land - along).abs() <= SLACK + SHARE * along
+    }
+}
+
+/// A known part of a track, longer by the points that a new version has beyond its ends. `None` if
+/// the new version is elsewhere than the known part is: positions on a track never change, because
+/// records there would be moved along.
+pub(crate) fn extended(known: &[TrackPoint], new: &[TrackPoint]) -> Option<Vec<TrackPoint>> {
+    let line = |points: &[TrackPoint]| Track { points: points.iter().filter_map(point).collect() };
+    let (before, after) = (line(known), line(new));
+    let agrees = |one: &Track, other: &Track| {
+        let near = |point: &Point| {
+            let there = other.at(point.mark);
+            there.is_none_or(|there| there.to(point.place).length() <= MOVED_MAX)
+        };
+        one.points.iter().all(near)
+    };
+    let (first, last) = (known.first()?.position, known.last()?.position);
+    let is_before = |one: &&TrackPoint| one.position < first;
+    let front = new.iter().filter(is_before);
+    let back = new.iter().filter(|one| one.position > last);
+    let all: Vec<TrackPoint> = front.chain(known).chain(back).copied().collect();
+    let is_small = all.len() <= 2 * TrackPiece::POINTS_MAX;
+    (is_small && agrees(&before, &after) && agrees(&after, &before)).then_some(all)
+}
+
+impl Track {
+    /// The place at a position; `None` beyond the ends.
+    pub(super) fn at(&self, mark: Position) -> Option<LatLon> {
+        let next = self.points.partition_point(|point| point.mark < mark);
+        let to = self.points.get(next)?;
+        if to.mark == mark {
+            return Some(to.place);
+        }
+        let from = self.points.get(next.checked_sub(1)?)?;
+        let metres = |to: Position| to.metres() - from.mark.metres();
+        let way = from.place.to(to.place);
+        Some(from.place.moved(way.scaled(metres(mark) / metres(to.mark).max(0.1))))
+    }
 }
 
 /// At most [`TrackPiece::POINTS_MAX`] points, evenly chosen, with the first and the last.
@@ -74,7 +128,17 @@ fn point(point: &TrackPoint) -> Option<Point> {
     (1..=WEIGHT_MAX).contains(&weight).then_some(Point { place, mark: position, weight })
 }
 
-/// Whether one point may come after another.
+/// Whether one point may come after another. Points move sideways, so the distance between two may
+/// be longer than the way along the track.
 pub(super) fn follows(before: &Point, point: &Point) -> bool {
-    point.mark > before.mark && before.place.to(point.place).length() <= 1.1 * GAP_MAX
+    let length = before.place.to(point.place).length();
+    let metres = point.mark.metres() - before.mark.metres();
+    metres > 0.0 && length <= (2.0 * metres + 4.0 * SLACK).min(1.1 * GAP_MAX)
 }
+
+/// By how much the distance of points may differ from that of their positions: so many metres, and
+/// this share. Points are off by the receiver's noise, and a line replaces a curve.
+const SLACK: f64 = 60.0;
+const SHARE: f64 = 0.1;
+/// By how much later trips may move a point of a track, in metres.
+const MOVED_MAX: f64 = 60.0;

@@ -65,7 +65,8 @@ impl SpotFinder {
         let place = LatLon::from_units(spot.latitude, spot.longitude)?;
         let mut found: Option<(f64, Position, Direction)> = None;
         let near = self.parts.iter().zip((0..).step_by(PART));
-        for (_, first) in near.filter(|(bounds, _)| bounds.contains(spot)) {
+        let near = near.filter(|(bounds, _)| bounds.contains(spot));
+        for (_, first) in near.take(PARTS_MAX) {
             let points = part(track, first);
             for (pair, at) in track.points[points].windows(2).zip(first..) {
                 let one = track.onto(place, pair, at);
@@ -128,6 +129,9 @@ const BESIDE_MAX: f64 = 100.0;
 const BEYOND_MAX: f64 = 200.0;
 /// Lines between points in a part.
 const PART: usize = 8;
+/// The most parts that are searched for one spot: of a track that passes it again and again, as
+/// only a ring or a forged one does, the first ones.
+const PARTS_MAX: usize = 16;
 /// Degrees of a unit of heading.
 const DEGREES: f64 = 360.0 / 256.0;
 /// Metres of a ten-millionth of a degree of latitude.
@@ -238,6 +242,35 @@ mod tests {
             }
         }
         assert!((500..2_000).contains(&found), "{found}");
+    }
+
+    /// A forged track may pass a place thousands of times.
+    #[test]
+    fn search_of_one_spot_is_bounded() {
+        let passes = |count: usize| {
+            let point = |number: usize| {
+                let (pass, step) = (number / 8, number % 8);
+                let east = 100.0 * step as f64 - 400.0;
+                let north = 5.0 * (pass % 10) as f64;
+                let place = place(if pass % 2 == 0 { east } else { -east }, north);
+                Point { place, mark: Position::from_metres(100.0 * number as f64), weight: 1 }
+            };
+            let crossing: Vec<Point> = (0..8 * count).map(point).collect();
+            let mut points = crossing;
+            let metres = 800.0 * count as f64;
+            points.extend([(-500.0, 0.0), (500.0, 1_000.0)].map(|(north, beyond)| Point {
+                place: place(0.0, north),
+                mark: Position::from_metres(metres + beyond),
+                weight: 1,
+            }));
+            Track { points }
+        };
+        let spot = spot(0.0, Direction::Up);
+        for (count, is_found) in [(5, true), (2_000, false)] {
+            let track = passes(count);
+            let found = SpotFinder::new(&track).find(&track, &spot);
+            assert_eq!(found.is_some(), is_found, "{count} crossings");
+        }
     }
 
     #[test]

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 pub use crate::creator::{creator_hash, creator_of, new_route};
 pub use cells::{CELLS_MAX, Cell, Cells};
 pub use places::{PLACE_TRIPS_MAX, PLACES_MAX, PlaceEstimate, PlaceKey};
-pub use tracks::{PROJECTIONS_MAX, TRACKS_MAX};
+pub use tracks::{PROJECTIONS_MAX, TRACKS_MAX, WRITER_TRACKS_MAX};
 
 use crate::entry::{Entry, EntryKey, Link, LogNumber, Rates, Spot, TrackPiece, WriterNumber};
 use crate::history::{CellKey, Passage};
@@ -245,6 +245,13 @@ impl Views {
     /// ones.
     pub fn changed_pieces(&self, route: RouteId, track: &Track) -> Vec<TrackPiece> {
         self.tracks.changed_pieces(route, track)
+    }
+
+    /// Notes on which track a train is: entries count on it before others' tracks.
+    pub fn ride(&mut self, train: &str, route: RouteId) {
+        if self.tracks.ride(train, route) {
+            self.underived.insert(route, None);
+        }
     }
 
     /// The sizes of the views.

@@ -1,9 +1,10 @@
 //! The tracks that a node knows, from the pieces in the logs.
 //!
 //! A piece counts if its writer is the creator of its route ([`super::creator_hash`]) or the node
-//! itself, whose piece wins. At most [`TRACKS_MAX`] tracks are kept. A full collection evicts a
-//! track of the other writer that has most, the one written longest ago; the node's own tracks go
-//! last.
+//! itself, whose piece wins. A piece of the creator must be as long on earth as along the track,
+//! and its later versions do not move it. At most [`TRACKS_MAX`] tracks are kept,
+//! [`WRITER_TRACKS_MAX`] of each other writer. A full collection evicts a track of the other writer
+//! that has most, the one written longest ago; the node's own tracks go last.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +13,7 @@ use polyrail_model::{Direction, Position, RouteId};
 use crate::creator::creator_of;
 use crate::entry::{EntryKey, Spot, TrackPiece, TrackPoint, WriterNumber};
 use crate::fair::victims;
-use crate::track::{SpotFinder, Track};
+use crate::track::{SpotFinder, Track, extended};
 
 /// The known tracks.
 #[derive(Clone, Debug, Default)]
@@ -23,8 +24,12 @@ pub(super) struct Tracks {
     writes: u64,
     /// Routes whose pieces have changed since [`Tracks::refresh`].
     stale: BTreeSet<RouteId>,
-    /// The routes as [`Tracks::ordered`] had them at the last [`Tracks::refresh`].
+    /// The routes that trains ride now, by their names; at most [`RIDDEN_MAX`].
+    ridden: BTreeMap<String, RouteId>,
+    /// The routes by their rights to entries, as of the last [`Tracks::refresh`] or ride.
     order: Vec<RouteId>,
+    /// How many of them are first: all entries count on these.
+    first: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -58,22 +63,23 @@ impl Tracks {
         self.creators.insert(writer, creator);
     }
 
-    /// Takes a piece; returns the entry that is useless from now on, if any: the replaced one, or
-    /// the piece itself. Call [`Tracks::refresh`] afterwards.
+    /// Takes a piece; returns the entries that are useless from now on: the replaced one, the piece
+    /// itself, or those of an evicted track. Call [`Tracks::refresh`] afterwards.
     pub fn put(
         &mut self,
         writer: WriterNumber,
         key: EntryKey,
         piece: &TrackPiece,
-    ) -> Option<EntryKey> {
+    ) -> Vec<EntryKey> {
         let is_own = writer == WriterNumber::OWN;
         let is_creators = match self.creators.get(&writer) {
             Some(creator) => *creator == creator_of(piece.route),
             None if is_own => false,
-            None => return None,
+            None => return vec![],
         };
-        if !(is_own || is_creators) || !piece.is_valid() {
-            return Some(key);
+        let counts = is_own || is_creators && piece.is_plausible();
+        if !(counts && piece.is_valid()) {
+            return vec![key];
         }
         self.writes += 1;
         let written = self.writes;
@@ -89,23 +95,32 @@ impl Tracks {
             known.0.log == key.log && known.0.sequence > key.sequence
         };
         if known.as_ref().is_some_and(is_older) {
-            return Some(key);
+            return vec![key];
         }
-        let replaced = known.replace((key, piece.points.clone()));
+        let points = match known {
+            Some((_, known)) if !is_own => extended(known, &piece.points),
+            _ => Some(piece.points.clone()),
+        };
+        let Some(points) = points else { return vec![key] };
+        let replaced = known.replace((key, points)).map(|(replaced, _)| replaced);
         if is_own {
             route.writer = writer;
         }
         route.written = written;
         self.stale.insert(piece.route);
-        if self.routes.len() > TRACKS_MAX {
-            self.evict();
+        let mut useless: Vec<EntryKey> = replaced.filter(|one| *one != key).into_iter().collect();
+        let others = self.routes.values().filter(|one| !is_own && one.writer == writer);
+        if others.count() > WRITER_TRACKS_MAX {
+            self.evict(|route| route.writer == writer, &mut useless);
+        } else if self.routes.len() > TRACKS_MAX {
+            self.evict(|_| true, &mut useless);
         }
-        replaced.map(|(replaced, _)| replaced).filter(|replaced| *replaced != key)
+        useless
     }
 
     /// Builds the tracks whose pieces have changed; returns the new and the longer tracks.
     pub fn refresh(&mut self) -> Vec<Grown> {
-        self.order = self.ordered();
+        self.order();
         let mut grown = Vec::new();
         for id in std::mem::take(&mut self.stale) {
             let Some(route) = self.routes.get_mut(&id) else { continue };
@@ -134,31 +149,52 @@ impl Tracks {
         self.routes.len()
     }
 
+    /// Notes on which route a train is. Returns whether entries may be missing on it, because other
+    /// routes took its place.
+    pub fn ride(&mut self, train: &str, route: RouteId) -> bool {
+        if self.ridden.get(train) == Some(&route) {
+            return false;
+        }
+        let was_first = self.order[..self.first].contains(&route);
+        if self.ridden.contains_key(train) || self.ridden.len() < RIDDEN_MAX {
+            self.ridden.insert(train.to_owned(), route);
+            self.order();
+        }
+        !was_first && self.get(route).is_some() && self.order.len() > PROJECTIONS_MAX
+    }
+
     /// The routes that a spot is on, with position and direction, except the one on which it was
-    /// recorded; in the order of [`Tracks::ordered`], at most [`PROJECTIONS_MAX`].
+    /// recorded: all of the first ones in their order, and others up to [`PROJECTIONS_MAX`].
     pub fn projections(&self, spot: &Spot, except: RouteId) -> Vec<(RouteId, Position, Direction)> {
         let project = |id: &RouteId| {
-            let line = self.routes.get(id)?.line.as_ref()?;
+            let line = self.routes.get(id).filter(|_| *id != except)?.line.as_ref()?;
             let (position, direction) = line.finder.find(&line.track, spot)?;
             Some((*id, position, direction))
         };
-        let others = self.order.iter().filter(|id| **id != except);
-        others.filter_map(project).take(PROJECTIONS_MAX).collect()
+        let (first, others) = self.order.split_at(self.first);
+        let mut found: Vec<_> = first.iter().filter_map(project).collect();
+        let room = PROJECTIONS_MAX.saturating_sub(found.len());
+        found.extend(others.iter().filter_map(project).take(room));
+        found
     }
 
-    /// The node's own routes, then a route of each other writer, then another one of each, so that
-    /// a writer with many tracks leaves the others theirs.
-    fn ordered(&self) -> Vec<RouteId> {
+    /// Orders the routes: first the node's own and those that trains ride, then one of each other
+    /// writer, then another one of each, so that a writer with many leaves the others theirs.
+    fn order(&mut self) {
+        let ridden: BTreeSet<RouteId> = self.ridden.values().copied().collect();
         let mut counts: BTreeMap<WriterNumber, usize> = BTreeMap::new();
         let ranked = self.routes.iter().map(|(id, route)| {
+            if route.writer == WriterNumber::OWN || ridden.contains(id) {
+                return (0, *id);
+            }
             let count = counts.entry(route.writer).or_default();
             *count += 1;
-            let rank = if route.writer == WriterNumber::OWN { 0 } else { *count };
-            (rank, *id)
+            (*count, *id)
         });
         let mut all: Vec<(usize, RouteId)> = ranked.collect();
         all.sort_unstable();
-        all.into_iter().map(|(_, id)| id).collect()
+        self.first = all.partition_point(|(rank, _)| *rank == 0);
+        self.order = all.into_iter().map(|(_, id)| id).collect();
     }
 
     /// The tracks of the node itself, the one written longest ago first.
@@ -211,11 +247,14 @@ impl Tracks {
         self.routes.retain(|_, route| !route.pieces.is_empty());
     }
 
-    fn evict(&mut self) {
-        let items = self.routes.iter();
+    /// Evicts one of these tracks; its entries are useless.
+    fn evict(&mut self, may_go: impl Fn(&Route) -> bool, useless: &mut Vec<EntryKey>) {
+        let items = self.routes.iter().filter(|(_, route)| may_go(route));
         let items = items.map(|(id, route)| (Some(route.writer), route.written, *id));
         for id in victims(items, 1) {
-            self.routes.remove(&id);
+            let pieces = self.routes.remove(&id).map(|route| route.pieces).unwrap_or_default();
+            let versions = pieces.into_values().flat_map(|one| [one.own, one.creators]);
+            useless.extend(versions.flatten().map(|(key, _)| key));
         }
     }
 }
@@ -229,6 +268,26 @@ impl Versions {
 
 /// The most tracks.
 pub const TRACKS_MAX: usize = 256;
+/// The most tracks of one other writer; it uses no more itself ([`crate::position::TRACKS_MAX`]).
+pub const WRITER_TRACKS_MAX: usize = 32;
+/// Trains whose routes are noted.
+const RIDDEN_MAX: usize = 1_024;
 /// The most tracks on which an entry counts, next to its own: as many as trains that learned the
 /// line separately.
 pub const PROJECTIONS_MAX: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ridden_routes_are_bounded() {
+        let mut tracks = Tracks::default();
+        for train in 0..2 * RIDDEN_MAX as u64 {
+            assert!(!tracks.ride(&format!("train-{train}"), RouteId(train)), "it is unknown");
+        }
+        assert_eq!(tracks.ridden.len(), RIDDEN_MAX);
+        tracks.ride("train-0", RouteId(9));
+        assert_eq!(tracks.ridden.get("train-0"), Some(&RouteId(9)), "a known train goes on");
+    }
+}

@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use polyrail_model::{Delivery, NodeRole, Position};
+use polyrail_model::{Delivery, NodeRole, Position, RouteId};
 
 use super::{LinkDbSettings, StoreState};
 use crate::entry::{Entry, EntryKey, LogNumber, WriterNumber};
@@ -89,6 +89,11 @@ impl BufferedStore {
 
     pub(super) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Notes on which track a train is.
+    pub(super) fn ride(&mut self, train: &str, route: RouteId) {
+        self.views.ride(train, route);
     }
 
     pub(super) fn views(&self) -> &Views {

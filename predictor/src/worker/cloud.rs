@@ -159,6 +159,7 @@ impl CloudEngine {
         gateway.forecasts.report(at, &telemetry.carriers);
         let train = TrainPosition::from_telemetry(at, telemetry);
         gateway.trip = train.map(|train| (telemetry.trip, train));
+        self.store.ride(&gateway.name, telemetry.route);
         self.forecast(now, session);
         self.outlooks_due.insert(session);
     }

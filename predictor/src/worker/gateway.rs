@@ -18,7 +18,7 @@ use super::{Engine, Input, LinkDbSettings, Output, TripState, WorkerState, forec
 use crate::entry::{Entry, Link, Rates, WriterNumber};
 use crate::forecast::Forecaster;
 use crate::pilot::{Pilot, PilotOutput};
-use crate::position::{TRACKS_MAX, TrainPosition};
+use crate::position::TrainPosition;
 use crate::sync::{Side, Sync, handovers};
 use crate::track::Track;
 use crate::wire::SyncMessage;
@@ -89,9 +89,8 @@ impl GatewayEngine {
     /// Shows the pilot the tracks of other writers.
     fn offer_tracks(&mut self) {
         if self.store.take_tracks_changed() {
-            for (route, track) in self.store.views().shared_tracks(TRACKS_MAX) {
-                self.pilot.offer(route, track);
-            }
+            let tracks = self.store.views().shared_tracks(self.pilot.room());
+            self.pilot.offer(tracks);
         }
     }
 
@@ -202,6 +201,9 @@ impl GatewayEngine {
 
     fn send_telemetry(&mut self, now: Instant) {
         (self.cell_changed, self.report_at) = (false, now + REPORT_APART);
+        if let Some(train) = self.pilot.place(now) {
+            self.store.ride("", train.route);
+        }
         if let Some((session, _)) = self.session
             && let Some(telemetry) = self.pilot.telemetry(now)
         {

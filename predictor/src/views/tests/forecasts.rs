@@ -57,9 +57,7 @@ fn empty_train_forecasts_on_its_first_trip() {
     let (trains, entries) = fleet(&[1, 2, 3], 8);
     let views = views(&entries);
     let mut pilot = Pilot::new(9, []).named("train-0");
-    for (route, track) in views.shared_tracks(32) {
-        pilot.offer(route, track);
-    }
+    pilot.offer(views.shared_tracks(pilot.room()));
     let (mut dice, begin) = (Dice::new(1), start());
     let mut forecaster = Forecaster::default();
     let mut forecast = Vec::new();
