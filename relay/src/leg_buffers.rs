@@ -60,8 +60,8 @@ impl LegBuffer {
         Self { who: user.map(|user| (session, user)), ..Self::default() }
     }
 
-    /// The leg had its turn: `read` bytes were read, and the socket may have `unread` ones. Measures
-    /// the buffer now and then, because the kernel enlarges it only while it is read.
+    /// The leg had its turn: `read` bytes were read, and the socket may have `unread` ones.
+    /// Measures the buffer now and then, because the kernel enlarges it only while it is read.
     pub fn on_turn(
         &mut self,
         stream: &TcpStream,
