@@ -136,6 +136,7 @@ pub(crate) struct Cloud {
     failed_dials: Failures,
     /// Refusals because of users' quotas or of bounds of all users.
     pub(crate) refusals: Refusals,
+    refused_lines: Lines,
     full: LogLimiter,
     /// Bounds the number of sockets; beyond it, dials wait.
     descriptors: Descriptors,
@@ -169,6 +170,7 @@ impl Cloud {
             refused_connections: LogLimiter::default(),
             failed_dials: Failures::default(),
             refusals: Refusals::default(),
+            refused_lines: Lines::default(),
             full: LogLimiter::default(),
             descriptors: Descriptors::within(u64::MAX),
         })
@@ -198,7 +200,7 @@ impl Cloud {
         destination: &Destination,
         error: &DialError,
     ) {
-        let gateway = self.gateways.get(&flow.session).map(Identity::as_str);
+        let gateway = self.gateways.get(&flow.session);
         let (reason, who) = (error.reset_reason(), (flow.session, user));
         let refused = match reason {
             ResetReason::Quota => Some(Refused::Quota),
@@ -207,10 +209,12 @@ impl Cloud {
         };
         match refused {
             Some(refused) => {
-                self.refusals.add(now, who, refused, &error.to_string(), (gateway, None));
+                let lines = &mut self.refused_lines;
+                let permit = || lines.permit(now, gateway).is_some();
+                let (reason, name) = (error.to_string(), gateway.map(Identity::as_str));
+                self.refusals.add(now, who, refused, &reason, (name, None), permit);
             }
             None => {
-                let gateway = gateway.unwrap_or_default();
                 self.failed_dials.log(now, gateway, (flow, user), destination, error);
             }
         }

@@ -14,7 +14,7 @@ use polyrail_session::SessionKey;
 /// The peers' certificates of live sessions.
 #[derive(Debug, Default)]
 pub struct Certificates {
-    /// By session, the certificate that expires last of the paths at the last check with a path.
+    /// By session, the best certificate of the paths at the last check with a path.
     last: BTreeMap<SessionKey, Certificate>,
     due: Option<Instant>,
 }
@@ -68,8 +68,10 @@ impl Certificates {
         self.last.retain(|known, _| sessions.iter().any(|session| session.session == *known));
         for session in &sessions {
             let paths = session.paths.iter().filter_map(|path| relay.tunnel(path.tunnel));
-            let newest = paths.filter_map(|view| of(&view)).max_by_key(|one| one.expires);
-            self.last.extend(newest.map(|certificate| (session.session, certificate)));
+            let best = paths
+                .filter_map(|view| of(&view))
+                .max_by_key(|one| (rules.fault(one).is_none(), one.expires));
+            self.last.extend(best.map(|certificate| (session.session, certificate)));
         }
         for tunnel in relay.tunnel_keys() {
             let Some(view) = relay.tunnel(tunnel) else { continue };
@@ -93,7 +95,7 @@ impl Certificates {
         }
         for session in sessions.iter().map(|session| session.session) {
             if self.ends(session, rules) {
-                relay.endpoint().end(now, session, "its peer has no valid certificate any more");
+                relay.endpoint().end(now, session);
                 self.last.remove(&session);
             }
         }
@@ -118,52 +120,86 @@ mod tests {
     use polyrail_identity::{Authority, IdentityPaths, IssueRequest, NodeRole};
     use polyrail_model::{Destination, Identity, UserId};
     use polyrail_relay::{Label, RelayEvent};
-    use polyrail_session::Event;
+    use polyrail_session::{Event, FlowKey};
 
     use super::*;
     use crate::fake;
     use crate::side::Side;
 
-    fn identity(dir: &std::path::Path) -> TlsIdentity {
+    /// An identity whose authority has revoked this serial number.
+    fn identity(dir: &std::path::Path, revoked: &str) -> TlsIdentity {
         let authority = Authority::create(dir, "test", false).unwrap();
         let (name, role) = (Identity::new("cloud").unwrap(), NodeRole::Cloud);
         let request = IssueRequest { name, role, days: 10, out: dir.to_owned(), force: false };
         let issued = authority.issue(&request).unwrap();
+        authority.revoke(&revoked.parse().unwrap(), true).unwrap();
         let paths = IdentityPaths {
             certificate: issued.certificate_file,
             key: issued.key_file,
             authority: dir.join("ca.crt"),
-            revocations: None,
+            revocations: Some(dir.join("revoked.crl")),
         };
         TlsIdentity::load(&paths).unwrap()
     }
 
-    #[test]
-    fn expiry_ends_tunnels_and_flows_after_the_grace() {
-        let folder = tempfile::tempdir().unwrap();
-        let identity = identity(folder.path());
-        let (mut gateway, mut cloud) = (Side::gateway(), Side::cloud());
+    /// A session with two paths and one flow. The gateway's certificate of the second path has the
+    /// serial number 02 and expires a day later.
+    fn session(gateway: &mut Side, cloud: &mut Side) -> FlowKey {
         let (train, ground) = (Identity::new("train").unwrap(), Identity::new("cloud").unwrap());
         for (carrier, secret) in [("a", 1), ("b", 2)] {
-            let (near, far) = fake::pair(&train, &ground, [secret; 32]).unwrap();
+            let (near, mut far) = fake::pair(&train, &ground, [secret; 32]).unwrap();
+            if carrier == "b" {
+                far.certify("02", Duration::from_secs(86_400));
+            }
             let label = Label { carrier: carrier.to_owned(), backup: false };
             gateway.relay.add_tunnel(Box::new(near), label).unwrap();
             cloud.relay.add_tunnel(Box::new(far), Label::default()).unwrap();
         }
         let to = Destination::Address(SocketAddr::from(([192, 0, 2, 1], 80)));
         let flow = gateway.relay.endpoint().open(Instant::now(), UserId(1), to).unwrap();
-        let is_up = |side: &Side| {
-            let sessions = side.relay.endpoint_ref().status().sessions;
-            sessions.first().is_some_and(|session| session.paths.len() == 2 && session.flows == 1)
-        };
         let start = Instant::now();
-        while !is_up(&gateway) || !is_up(&cloud) {
+        while (state(gateway), state(cloud)) != ((2, 1), (2, 1)) {
             assert!(start.elapsed() < Duration::from_secs(30), "two paths are up");
             gateway.turn();
             cloud.turn();
         }
-        let key = cloud.relay.tunnel_keys()[0];
-        let expires = cloud.relay.tunnel(key).unwrap().expires.unwrap();
+        flow
+    }
+
+    /// The numbers of paths and flows.
+    fn state(side: &Side) -> (usize, usize) {
+        let sessions = side.relay.endpoint_ref().status().sessions;
+        sessions.first().map_or((0, 0), |session| (session.paths.len(), session.flows))
+    }
+
+    #[test]
+    fn revoked_certificate_ends_its_own_path_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let identity = identity(folder.path(), "02");
+        let (mut gateway, mut cloud) = (Side::gateway(), Side::cloud());
+        session(&mut gateway, &mut cloud);
+        let since_epoch = Duration::ZERO;
+        let rules = Rules { identity: &identity, grace: Duration::ZERO, since_epoch };
+        let mut certificates = Certificates::default();
+        for _ in 0..3 {
+            certificates.enforce(Instant::now(), &mut cloud.relay, &rules);
+            for _ in 0..20 {
+                cloud.turn();
+                gateway.turn();
+            }
+        }
+        assert_eq!((state(&gateway), state(&cloud)), ((1, 1), (1, 1)));
+    }
+
+    #[test]
+    fn expiry_ends_tunnels_and_flows_after_the_grace() {
+        let folder = tempfile::tempdir().unwrap();
+        let identity = identity(folder.path(), "ff");
+        let (mut gateway, mut cloud) = (Side::gateway(), Side::cloud());
+        let flow = session(&mut gateway, &mut cloud);
+        let start = Instant::now();
+        let expiries = cloud.relay.tunnel_keys().into_iter();
+        let expires = expiries.filter_map(|key| cloud.relay.tunnel(key)?.expires).max().unwrap();
         let grace = Duration::from_secs(600);
         let mut certificates = Certificates::default();
         let mut check = |cloud: &mut Side, since_epoch| {
@@ -172,7 +208,7 @@ mod tests {
         };
         check(&mut cloud, expires + grace);
         cloud.turn();
-        assert!(is_up(&cloud), "within the grace");
+        assert_eq!(state(&cloud).1, 1, "within the grace of the later certificate");
         check(&mut cloud, expires + grace + Duration::from_secs(1));
         let mut events = Vec::new();
         while cloud.relay.tunnel_count() + gateway.relay.tunnel_count() > 0 {
@@ -186,5 +222,11 @@ mod tests {
             _ => None,
         };
         assert_eq!(events.iter().find_map(reset), Some(flow), "{events:?}");
+        let ended = |event: &RelayEvent| match event {
+            RelayEvent::Session(Event::SessionEnded { reason, .. }) => Some(reason.clone()),
+            _ => None,
+        };
+        let reason = events.iter().find_map(ended).unwrap();
+        assert_eq!(reason, "the cloud no longer accepts the gateway's certificate");
     }
 }

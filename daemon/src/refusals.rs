@@ -1,8 +1,10 @@
 //! Refusals per user: counts for operators, and rate-limited log lines.
 //!
-//! At most [`USERS_MAX`] users are remembered; the one whose latest refusal is the oldest is
-//! evicted. Each user gets at most one line in [`LINE_EVERY`], so one user's flood does not hide
-//! another's refusals.
+//! Of each session at most [`USERS_MAX`] users are remembered; the one whose latest refusal is the
+//! oldest is evicted. Each user gets at most one line in [`LINE_EVERY`], so one user's flood does
+//! not hide another's refusals. The caller limits the lines of each gateway.
+//!
+//! Invariant: `order` has each user of the session once, under the turn of its record.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,9 +12,8 @@ use std::time::{Duration, Instant};
 
 use polyrail_admin::{RefusedCounts, Timestamp};
 use polyrail_model::{SessionKey, UserId};
-use polyrail_relay::LogLimiter;
 
-/// The maximum number of remembered users.
+/// The maximum number of remembered users of a session.
 pub const USERS_MAX: usize = 1_024;
 
 /// The least time between two log lines of one user.
@@ -31,11 +32,19 @@ pub enum Refused {
     Query,
 }
 
-/// The refusals of all users. A gateway has one session and uses its first key.
+/// The refusals of all users, by session.
 #[derive(Debug, Default)]
 pub struct Refusals {
-    users: BTreeMap<(SessionKey, UserId), Record>,
-    lines: LogLimiter,
+    sessions: BTreeMap<SessionKey, Users>,
+}
+
+#[derive(Debug, Default)]
+struct Users {
+    records: BTreeMap<UserId, Record>,
+    /// The users by the turns of their latest refusals.
+    order: BTreeMap<u64, UserId>,
+    /// The number of refusals so far.
+    turn: u64,
 }
 
 /// The refusals of one user.
@@ -47,15 +56,15 @@ pub struct Record {
     pub reason: String,
     /// When that was.
     pub at: Timestamp,
-    last: Instant,
+    turn: u64,
     line_at: Option<Instant>,
     /// Refusals since the last line.
     unlogged: u64,
 }
 
 impl Refusals {
-    /// Counts a refusal, and logs it unless the user had a line lately. `gateway` is known to a
-    /// cloud, `address` to a gateway.
+    /// Counts a refusal. Logs it unless the user had a line lately, or `permit` denies one.
+    /// `gateway` is known to a cloud, `address` to a gateway.
     pub fn add(
         &mut self,
         now: Instant,
@@ -63,17 +72,9 @@ impl Refusals {
         refused: Refused,
         reason: &str,
         (gateway, address): (Option<&str>, Option<IpAddr>),
+        permit: impl FnOnce() -> bool,
     ) {
-        self.make_room((session, user));
-        let new = || Record {
-            counts: RefusedCounts::default(),
-            reason: String::new(),
-            at: Timestamp::now(),
-            last: now,
-            line_at: None,
-            unlogged: 0,
-        };
-        let record = self.users.entry((session, user)).or_insert_with(new);
+        let record = self.sessions.entry(session).or_default().latest(user);
         let counts = &mut record.counts;
         *match refused {
             Refused::Flow => &mut counts.flows,
@@ -81,12 +82,12 @@ impl Refusals {
             Refused::Overload => &mut counts.overload,
             Refused::Query => &mut counts.queries,
         } += 1;
-        (record.last, record.at) = (now, Timestamp::now());
+        record.at = Timestamp::now();
         if record.reason != reason {
             reason.clone_into(&mut record.reason);
         }
         let due = |at: Instant| now.saturating_duration_since(at) >= LINE_EVERY;
-        if record.line_at.is_none_or(due) && self.lines.permit(now).is_some() {
+        if record.line_at.is_none_or(due) && permit() {
             let suppressed = std::mem::take(&mut record.unlogged);
             record.line_at = Some(now);
             let address = address.map(tracing::field::display);
@@ -99,22 +100,40 @@ impl Refusals {
 
     /// The users with refusals.
     pub fn iter(&self) -> impl Iterator<Item = (SessionKey, UserId, &Record)> {
-        self.users.iter().map(|(&(session, user), record)| (session, user, record))
+        self.sessions.iter().flat_map(|(&session, users)| {
+            users.records.iter().map(move |(&user, record)| (session, user, record))
+        })
     }
 
     /// Forgets the users of an ended session.
     pub fn forget(&mut self, session: SessionKey) {
-        self.users.retain(|(of, _), _| *of != session);
+        self.sessions.remove(&session);
     }
+}
 
-    fn make_room(&mut self, key: (SessionKey, UserId)) {
-        if self.users.len() < USERS_MAX || self.users.contains_key(&key) {
-            return;
+impl Users {
+    /// The record of a user, which becomes the latest one.
+    fn latest(&mut self, user: UserId) -> &mut Record {
+        self.turn += 1;
+        let turn = self.turn;
+        if let Some(record) = self.records.get(&user) {
+            self.order.remove(&record.turn);
+        } else if self.records.len() >= USERS_MAX
+            && let Some((_, oldest)) = self.order.pop_first()
+        {
+            self.records.remove(&oldest);
         }
-        let oldest = self.users.iter().min_by_key(|(_, record)| record.last);
-        if let Some(oldest) = oldest.map(|(key, _)| *key) {
-            self.users.remove(&oldest);
-        }
+        self.order.insert(turn, user);
+        let record = self.records.entry(user).or_insert_with(|| Record {
+            counts: RefusedCounts::default(),
+            reason: String::new(),
+            at: Timestamp::now(),
+            turn,
+            line_at: None,
+            unlogged: 0,
+        });
+        record.turn = turn;
+        record
     }
 }
 
@@ -122,25 +141,31 @@ impl Refusals {
 mod tests {
     use super::*;
 
+    fn add(refusals: &mut Refusals, now: Instant, who: (u64, u64), refused: Refused) {
+        let who = (SessionKey(who.0), UserId(who.1));
+        refusals.add(now, who, refused, "x", (None, None), || true);
+    }
+
     #[test]
-    fn refusals_are_counted_per_user_and_the_oldest_is_evicted() {
+    fn refusals_are_counted_per_user_and_the_oldest_of_the_session_is_evicted() {
         let (mut refusals, now) = (Refusals::default(), Instant::now());
-        let nobody = (None, None);
+        add(&mut refusals, now, (2, 5), Refused::Flow);
         for user in 0..USERS_MAX as u64 {
-            let at = now + Duration::from_millis(user);
-            refusals.add(at, (SessionKey(1), UserId(user)), Refused::Quota, "x", nobody);
+            add(&mut refusals, now, (1, user), Refused::Quota);
         }
         let late = now + Duration::from_secs(5);
         for refused in [Refused::Flow, Refused::Query, Refused::Overload, Refused::Quota] {
-            refusals.add(late, (SessionKey(1), UserId(0)), refused, "y", nobody);
+            add(&mut refusals, late, (1, 0), refused);
         }
-        refusals.add(late, (SessionKey(2), UserId(5)), Refused::Flow, "z", nobody);
-        assert_eq!(refusals.iter().count(), USERS_MAX);
-        let (_, user, first) = refusals.iter().next().unwrap();
+        add(&mut refusals, late, (1, USERS_MAX as u64), Refused::Flow);
+        let of = |session| refusals.iter().filter(move |(of, ..)| *of == SessionKey(session));
+        assert_eq!((of(1).count(), of(2).count()), (USERS_MAX, 1), "another session's stay");
+        let (_, user, first) = of(1).next().unwrap();
         let RefusedCounts { flows, quota, overload, queries } = first.counts;
         assert_eq!((user.0, flows, quota, overload, queries), (0, 1, 2, 1, 1));
-        assert_eq!((first.reason.as_str(), first.unlogged), ("y", 4), "one line in ten seconds");
-        assert!(refusals.iter().all(|(_, user, _)| user.0 != 1), "the oldest is evicted");
+        assert_eq!((first.reason.as_str(), first.unlogged), ("x", 4), "one line in ten seconds");
+        assert!(of(1).all(|(_, user, _)| user.0 != 1), "the oldest is evicted");
+        assert_eq!(refusals.sessions[&SessionKey(1)].order.len(), USERS_MAX);
         refusals.forget(SessionKey(1));
         assert_eq!(refusals.iter().count(), 1);
     }

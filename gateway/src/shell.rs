@@ -114,7 +114,9 @@ pub(crate) struct Gateway {
     pub(crate) names: Option<NameService>,
     pub(crate) users: Users,
     diversion: Option<Diversion>,
+    /// Refusals of users of the current session.
     pub(crate) refusals: Refusals,
+    refused_lines: LogLimiter,
     /// The maximum number of users' sockets; further connections wait in the kernel's queue.
     sockets_max: usize,
     full: LogLimiter,
@@ -152,6 +154,7 @@ impl Gateway {
             daemon,
             diversion,
             refusals: Refusals::default(),
+            refused_lines: LogLimiter::default(),
             sockets_max: usize::MAX,
             full: LogLimiter::default(),
         })
@@ -243,7 +246,8 @@ impl Gateway {
         let Some(session) = relay.endpoint_ref().current() else { return };
         let address = peer.ip().to_canonical();
         let who = (session, self.users.user(now, address));
-        self.refusals.add(now, who, refused, reason, (None, Some(address)));
+        let permit = || self.refused_lines.permit(now).is_some();
+        self.refusals.add(now, who, refused, reason, (None, Some(address)), permit);
     }
 
     fn on_session_event(&mut self, now: Instant, relay: &mut Relay, event: Event) {
@@ -262,6 +266,7 @@ impl Gateway {
             }
             Event::SessionEnded { session, reason } => {
                 tracing::warn!(%reason, "session ended; its flows were reset");
+                self.refusals.forget(session);
                 let peer = Some(self.daemon.config.cloud.name.to_string());
                 self.daemon.session_ended(session, peer, reason);
             }
@@ -400,7 +405,8 @@ impl Shell for Gateway {
                 let Some(session) = relay.endpoint_ref().current() else { break };
                 let (why, from) = ("too many DNS queries are pending", users.address_of(user));
                 let who = (session, user);
-                self.refusals.add(now, who, Refused::Query, why, (None, from));
+                let permit = || self.refused_lines.permit(now).is_some();
+                self.refusals.add(now, who, Refused::Query, why, (None, from), permit);
             }
         }
         if self.daemon.shutdown.wants_tunnels() {

@@ -94,7 +94,7 @@ pub(crate) enum Stage {
     Early,
     /// The session knows it.
     Up,
-    /// The session does not know it any more; it closes gracefully.
+    /// The session does not use it any more; it closes gracefully.
     Closing,
 }
 

@@ -349,7 +349,7 @@ impl Tunnels {
         mode: TunnelMode,
     ) {
         if stage.is_known() {
-            endpoint.tunnel_down(now, TunnelKey(key));
+            endpoint.tunnel_closing(now, TunnelKey(key));
         }
         if stage.is_handshaking()
             && let Some(counts) = self.counts.get_mut(&mode)
@@ -373,6 +373,7 @@ impl Tunnels {
             self.timers.remove(&(at, key));
         }
         self.leave(now, endpoint, key, slot.stage, slot.mode);
+        endpoint.tunnel_down(now, TunnelKey(key));
         if let Some(counts) = self.counts.get_mut(&slot.mode) {
             counts.all -= 1;
         }

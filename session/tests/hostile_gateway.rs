@@ -419,9 +419,20 @@ fn flows_whose_open_never_arrives_expire() {
     assert!(attack.deliver());
     assert_eq!(attack.flows(), 200);
     let linger = Settings::default().linger;
-    attack.pair.advance(linger);
+    // While its carriers are dark, an honest peer cannot deliver an OPEN.
+    attack.pair.advance(linger + 3 * RESET_LINGER);
     assert_eq!(attack.flows(), 200, "the OPEN may be on its way");
-    attack.pair.advance(RESET_LINGER);
+    let speak = |attack: &mut Attack, time: Duration| {
+        let until = attack.pair.now + time;
+        while attack.pair.now < until {
+            attack.pair.advance(Duration::from_millis(500));
+            encode(&Frame::Ping { token: 0, sent_us: 0 }, &mut attack.frames);
+            attack.deliver();
+        }
+    };
+    speak(&mut attack, linger + RESET_LINGER);
+    assert_eq!(attack.flows(), 200, "it speaks again");
+    speak(&mut attack, 2 * RESET_LINGER);
     assert_eq!(attack.flows(), 0);
     // A flow with an OPEN stays.
     attack.open(201);

@@ -2,29 +2,31 @@
 
 use std::time::Instant;
 
-use polyrail_model::{Destination, UserId};
-use polyrail_relay::LogLimiter;
+use polyrail_model::{Destination, Identity, UserId};
 use polyrail_session::FlowKey;
 
 use super::DialError;
+use crate::lines::Lines;
 
 /// Logs failed dials: as rate-limited warnings, because passengers can cause them, and at level
-/// DEBUG beyond the limit.
+/// DEBUG beyond the limit of the gateway.
 #[derive(Debug, Default)]
-pub(crate) struct Failures(LogLimiter);
+pub(crate) struct Failures(Lines);
 
 impl Failures {
     /// A dial to `destination`, for a flow of `gateway`, has failed.
     pub(crate) fn log(
         &mut self,
         now: Instant,
-        gateway: &str,
+        gateway: Option<&Identity>,
         (flow, user): (FlowKey, UserId),
         destination: &Destination,
         error: &DialError,
     ) {
         let (flow, told) = (flow.flow, error.reset_reason());
-        match self.0.permit(now) {
+        let permitted = self.0.permit(now, gateway);
+        let gateway = gateway.map(Identity::as_str);
+        match permitted {
             Some(left_out) => {
                 tracing::warn!(
                     gateway, %user, %flow, ?told, left_out, "cannot reach {destination}: {error}"

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use polyrail_scheduler::ChainSpec;
+use polyrail_session::limits::TUNNELS_MAX;
 use polyrail_session::{PathStatus, TunnelKey};
 use polyrail_tunnel::CloseReason;
 
@@ -130,4 +131,27 @@ fn given_up_tunnel_with_a_finished_handshake_closes_gracefully() {
     let (mut client, mut server) = world.connect();
     world.write_all(&mut client, b"over the other one");
     assert_eq!(world.read_exactly(&mut server, 18), b"over the other one");
+}
+
+#[test]
+fn closing_tunnels_count_for_their_certificate_until_they_are_gone() {
+    let mut world = World::new(0);
+    let mut others = Vec::new();
+    let (train, ground) = (Identity::new("train").unwrap(), Identity::new("cloud").unwrap());
+    let mut add = |world: &mut World| {
+        let (near, far) = fake::pair(&train, &ground, [1; 32]).unwrap();
+        far.control().linger();
+        world.cloud.relay.add_tunnel(Box::new(far), Label::default()).unwrap();
+        others.push(near);
+        world.cloud.turn()
+    };
+    let refused = |events: Vec<RelayEvent>| {
+        events.iter().any(|event| matches!(event, RelayEvent::TunnelRefused { .. }))
+    };
+    for _ in 0..TUNNELS_MAX {
+        assert!(!refused(add(&mut world)));
+    }
+    world.cloud.relay.close_all(Instant::now());
+    assert!(refused(add(&mut world)), "128 tunnels are closing");
+    assert_eq!(world.cloud.relay.tunnel_count(), TUNNELS_MAX + 1);
 }

@@ -27,6 +27,7 @@ impl Session {
         frame: Frame<'_>,
     ) -> Result<(), Violation> {
         let Some(slot) = self.paths.slot_of(tunnel) else { return Ok(()) };
+        self.heard_at = now;
         match frame {
             Frame::Open { open, data } => return self.on_open(now, slot, &open, data),
             Frame::Data { flow, sequence, sent_us, marks, data } => {

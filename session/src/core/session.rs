@@ -21,7 +21,7 @@ use super::writers::{self, Writers};
 use crate::event::{Event, FlowKey, OpenError};
 use crate::flow::{Flow, Life};
 use crate::limits::{
-    OPEN_HOLD, RESET_LINGER, WINDOW_INITIAL_MAX, WINDOW_INITIAL_SHARE, WINDOW_SHARE, WRITABLE_MIN,
+    OPEN_HOLD, RESET_LINGER, SILENT_AFTER, WINDOW_INITIAL_MAX, WINDOW_INITIAL_SHARE, WINDOW_SHARE, WRITABLE_MIN,
 };
 use crate::settings::{SessionStatus, Settings};
 use crate::wire::{ResetReason, Terms};
@@ -47,6 +47,8 @@ pub(crate) struct Session {
     reset_line: VecDeque<(Instant, FlowId)>,
     /// When flows without an OPEN may have expired.
     pub(super) unopened_at: Option<Instant>,
+    /// When the last frame arrived.
+    pub(super) heard_at: Instant,
     pub(super) going_away: Option<String>,
     pub(super) peer_going: bool,
     /// The caller knows that the peer broke the protocol on a flow.
@@ -75,6 +77,7 @@ impl Session {
             open_line: VecDeque::new(),
             reset_line: VecDeque::new(),
             unopened_at: None,
+            heard_at: now,
             going_away: None,
             peer_going: false,
             alarmed: false,
@@ -388,20 +391,23 @@ impl Session {
         }
     }
 
-    /// Removes flows whose OPEN did not arrive within the linger and the time in which an endpoint
-    /// repeats a RESET: an honest peer has delivered it, or has lost its session.
+    /// Removes flows whose OPEN did not arrive in time. An honest peer delivers it, or loses its
+    /// session, within the linger after the last silence: it may be silent because all its
+    /// carriers are dark.
     fn expire_unopened(&mut self, now: Instant) {
         if self.unopened_at.is_none_or(|at| now < at) {
             return;
         }
-        let patience = self.settings.linger + RESET_LINGER;
+        let is_silent = now.saturating_duration_since(self.heard_at) >= SILENT_AFTER;
+        let patience = self.settings.linger + 2 * RESET_LINGER;
         let unopened = self.flows.iter().filter(|flow| !self.is_known(flow));
-        let (over, waiting): (Vec<_>, Vec<_>) = unopened
-            .map(|flow| (flow.id, now.saturating_duration_since(flow.since) >= patience))
-            .partition(|(_, over)| *over);
-        self.unopened_at = (!waiting.is_empty()).then(|| now + RESET_LINGER);
-        for (id, _) in over {
-            if let Some(flow) = self.flows.get_mut(id) {
+        let unopened: Vec<FlowId> = unopened.map(|flow| flow.id).collect();
+        self.unopened_at = (!unopened.is_empty()).then(|| now + RESET_LINGER);
+        for id in unopened {
+            let Some(flow) = self.flows.get_mut(id) else { continue };
+            if is_silent {
+                flow.since = now;
+            } else if now.saturating_duration_since(flow.since) >= patience {
                 flow.life = Life::Ending { reason: ResetReason::Idle, after: 0 };
                 self.bury(now, id);
             }

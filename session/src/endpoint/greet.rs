@@ -141,9 +141,14 @@ impl Endpoint {
                     self.restart(now, key, session);
                 } else {
                     self.refuse(now, key, None, &text);
-                    if *code == RejectCode::Superseded {
-                        self.end_session(now, session, "taken over by another process", None);
-                    }
+                    let reason = match code {
+                        RejectCode::Superseded => "taken over by another process",
+                        RejectCode::Unauthorized => {
+                            "the cloud no longer accepts the gateway's certificate"
+                        }
+                        _ => return,
+                    };
+                    self.end_session(now, session, reason, None);
                 }
             }
             _ => {}
@@ -349,13 +354,24 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Ends a session: its flows are reset, its tunnels but `keep` closed. A gateway begins the
-    /// next one.
+    /// Ends a session that another one replaces: its flows are reset, its tunnels but `keep`
+    /// closed. A gateway begins the next one.
     pub(super) fn end_session(
         &mut self,
         now: Instant,
         key: SessionKey,
         reason: &str,
+        keep: Option<TunnelKey>,
+    ) {
+        self.end_session_with(now, key, (RejectCode::Superseded, reason), keep);
+    }
+
+    /// Ends a session; the tunnels of a gateway are rejected with the code.
+    pub(super) fn end_session_with(
+        &mut self,
+        now: Instant,
+        key: SessionKey,
+        (code, reason): (RejectCode, &str),
         keep: Option<TunnelKey>,
     ) {
         let Some(mut entry) = self.sessions.remove(&key) else { return };
@@ -373,7 +389,7 @@ impl Endpoint {
         {
             self.by_peer.remove(peer);
         }
-        let code = (self.role == NodeRole::Cloud).then_some(RejectCode::Superseded);
+        let code = (self.role == NodeRole::Cloud).then_some(code);
         let bound = self.tunnels.iter().filter(|(_, tunnel)| tunnel.phase == Phase::Bound(key));
         let bound: Vec<TunnelKey> = bound.map(|(&tunnel, _)| tunnel).collect();
         for tunnel in bound {

@@ -200,19 +200,27 @@ impl Endpoint {
         self.watch(key);
     }
 
-    /// A tunnel is closed, for any reason. Unknown tunnels are ignored.
+    /// A tunnel is being closed: it carries no more frames, and counts for its certificate until it
+    /// is down. Unknown tunnels are ignored.
+    pub fn tunnel_closing(&mut self, now: Instant, key: TunnelKey) {
+        let Some(tunnel) = self.tunnels.get_mut(&key) else { return };
+        let phase = std::mem::replace(&mut tunnel.phase, Phase::Refused);
+        self.greetings.set(key, None);
+        self.outboxes.remove(&key);
+        if let Phase::Bound(session) = phase {
+            self.with(session, |s| s.lose_path(now, key));
+        }
+    }
+
+    /// A tunnel is gone, for any reason. Unknown tunnels are ignored.
     pub fn tunnel_down(&mut self, now: Instant, key: TunnelKey) {
+        self.tunnel_closing(now, key);
         let Some(tunnel) = self.tunnels.remove(&key) else { return };
         if let Entry::Occupied(mut of_peer) = self.tunnels_of.entry(tunnel.info.peer) {
             *of_peer.get_mut() -= 1;
             if *of_peer.get() == 0 {
                 of_peer.remove();
             }
-        }
-        self.greetings.set(key, None);
-        self.outboxes.remove(&key);
-        if let Phase::Bound(session) = tunnel.phase {
-            self.with(session, |s| s.lose_path(now, key));
         }
     }
 
@@ -398,10 +406,11 @@ impl Endpoint {
         }
     }
 
-    /// Ends a session at once: its flows are reset on both sides, its tunnels closed. A gateway
-    /// begins the next one.
-    pub fn end(&mut self, now: Instant, session: SessionKey, reason: &str) {
-        self.end_session(now, session, reason, None);
+    /// Ends a session at once, because its peer has no valid certificate any more: its flows are
+    /// reset on both sides, its tunnels closed. A gateway begins the next one.
+    pub fn end(&mut self, now: Instant, session: SessionKey) {
+        let reason = "its peer has no valid certificate any more";
+        self.end_session_with(now, session, (RejectCode::Unauthorized, reason), None);
     }
 
     /// Reports a problem of a path to the peer, over all paths. A cloud reports stalls by itself.

@@ -316,6 +316,8 @@ codes! {
         Superseded = 5, "a newer process with the same certificate has taken over";
         /// The peer broke the protocol.
         Protocol = 6, "the peer broke the protocol";
+        /// The gateway's certificate was revoked or has expired.
+        Unauthorized = 7, "the certificate is revoked or has expired";
     }
 }
 

@@ -45,6 +45,7 @@ pub struct FakeControl(Rc<RefCell<Orders>>);
 struct Orders {
     breaking: Option<CloseReason>,
     congestion: Option<String>,
+    lingers: bool,
 }
 
 /// Creates the two ends of a tunnel between `gateway` and `cloud`; both are up at once.
@@ -72,7 +73,7 @@ impl FakeTunnel {
             resumed: false,
             handshake: Duration::ZERO,
         };
-        let orders = Orders { breaking: None, congestion: None };
+        let orders = Orders { breaking: None, congestion: None, lingers: false };
         Self {
             socket,
             pending: VecDeque::new(),
@@ -82,6 +83,14 @@ impl FakeTunnel {
             closed: None,
             over: false,
             control: FakeControl(Rc::new(RefCell::new(orders))),
+        }
+    }
+
+    /// The peer shows another certificate, which expires later.
+    pub fn certify(&mut self, serial: &str, later: Duration) {
+        if let Some(up) = &mut self.up {
+            serial.clone_into(&mut up.serial);
+            up.expires += later;
         }
     }
 
@@ -124,6 +133,11 @@ impl FakeControl {
     /// Ends the tunnel with `reason` at its next readiness, timeout or event poll.
     pub fn break_with(&self, reason: CloseReason) {
         self.0.borrow_mut().breaking = Some(reason);
+    }
+
+    /// The peer does not answer a close: the tunnel stays until it breaks.
+    pub fn linger(&self) {
+        self.0.borrow_mut().lingers = true;
     }
 
     /// The congestion control that was set last.
@@ -226,7 +240,9 @@ impl Tunnel for FakeTunnel {
 
     fn close(&mut self, now: Instant) {
         self.flush(now);
-        self.end(CloseReason::Local);
+        if !self.control.0.borrow().lingers {
+            self.end(CloseReason::Local);
+        }
     }
 
     fn set_congestion(&mut self, name: &str) -> io::Result<()> {

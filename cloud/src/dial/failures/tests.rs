@@ -36,11 +36,12 @@ fn logged(destination: &Destination, errors: &[DialError]) -> Vec<String> {
         .finish();
     tracing::subscriber::with_default(subscriber, || {
         let (mut now, mut failures) = (Instant::now(), Failures::default());
+        let gateway = Identity::new("train-7").unwrap();
         let flow = FlowKey { session: SessionKey(1), flow: FlowId(5) };
         for error in errors {
             // One a second, which the limit of lines permits.
             now += Duration::from_secs(1);
-            failures.log(now, "train-7", (flow, UserId(42)), destination, error);
+            failures.log(now, Some(&gateway), (flow, UserId(42)), destination, error);
         }
     });
     let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
