@@ -1,4 +1,5 @@
-//! One passenger dials a silent server without end: everybody else still reaches theirs.
+//! One passenger dials a silent server without end, or holds every descriptor: everybody else still
+//! reaches theirs.
 
 #![allow(clippy::unwrap_used)] // also in the helpers
 
@@ -145,4 +146,39 @@ fn dials_of_one_user_to_a_silent_server_delay_nobody_else() {
     assert!(attacker["refused"]["quota"].as_u64() > Some(1_000), "{attacker}");
     let line = cloud.until_logged("flow refused");
     assert!(line.contains(&number) && line.contains("train-7"), "{line}");
+}
+
+#[test]
+fn open_flows_of_one_user_leave_others_descriptors() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    let authority = Authority::create(dir, "Test", false).unwrap();
+    issue(&authority, dir, "c", NodeRole::Cloud);
+    let cloud = Cloud::start_within(256, dir, "", "[access]\nallow = [\"127.0.0.0/8\"]\n");
+    let mut gateway = Gateway::new(&issue(&authority, dir, "train-7", NodeRole::Gateway).0);
+    let tunnel = gateway.connect_tls("a", cloud.address);
+    gateway.until_path(tunnel);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = listener.local_addr().unwrap();
+    std::thread::spawn(move || listener.incoming().collect::<Vec<_>>());
+    let (mut attack, mut other) = (Outcome::default(), Outcome::default());
+    let turns = |gateway: &mut Gateway, outcomes: &mut [&mut Outcome]| {
+        let until = Instant::now() + Duration::from_millis(200);
+        while Instant::now() < until {
+            for event in gateway.turn() {
+                outcomes.iter_mut().for_each(|outcome| outcome.take(&event));
+            }
+        }
+    };
+    for _ in 0..30 {
+        (0..10).for_each(|_| attack.open(&mut gateway, ATTACKER, server));
+        turns(&mut gateway, &mut [&mut attack]);
+    }
+    println!("attacker: {} reached, {} refused", attack.reached.len(), attack.refused);
+    assert!(cloud.log().contains("shedding a flow of the heaviest user"));
+    for _ in 0..20 {
+        other.open(&mut gateway, OTHER, server);
+        turns(&mut gateway, &mut [&mut attack, &mut other]);
+    }
+    assert_eq!((other.reached.len(), other.refused, other.pending.len()), (20, 0, 0));
 }

@@ -42,14 +42,27 @@ impl Drop for Cloud {
 const TLS: &str = "[tls]\ncertificate = \"c.crt\"\nkey = \"c.key\"\nauthority = \"ca.crt\"\n\
                    revocations = \"revoked.crl\"\n";
 
+const PROGRAM: &str = env!("CARGO_BIN_EXE_polyrail-cloud");
+
 impl Cloud {
     /// `top` stands at the top of the configuration, `tables` at its end.
     pub fn start(dir: &Path, top: &str, tables: &str) -> Self {
+        Self::spawn(Command::new(PROGRAM), dir, top, tables)
+    }
+
+    /// The same, with at most this number of open files.
+    pub fn start_within(open_files: u64, dir: &Path, top: &str, tables: &str) -> Self {
+        let mut command = Command::new("prlimit");
+        command.args([&format!("--nofile={open_files}:{open_files}"), "--", PROGRAM]);
+        Self::spawn(command, dir, top, tables)
+    }
+
+    fn spawn(mut command: Command, dir: &Path, top: &str, tables: &str) -> Self {
         let address = free_address();
         let config = dir.join("cloud.toml");
         let (log, socket) = (dir.join("log"), dir.join("admin.sock"));
         fs::write(&config, Self::text(address, top, tables)).unwrap();
-        let process = Command::new(env!("CARGO_BIN_EXE_polyrail-cloud"))
+        let process = command
             .args(["--log-level", "debug", "--config"])
             .arg(&config)
             .stderr(File::create(&log).unwrap())
