@@ -175,10 +175,11 @@ fn open_flows_of_one_user_leave_others_descriptors() {
         turns(&mut gateway, &mut [&mut attack]);
     }
     println!("attacker: {} reached, {} refused", attack.reached.len(), attack.refused);
-    assert!(cloud.log().contains("shedding a flow of the heaviest user"));
+    assert!(attack.reached.len() > 100 && attack.refused > 100);
     for _ in 0..20 {
         other.open(&mut gateway, OTHER, server);
         turns(&mut gateway, &mut [&mut attack, &mut other]);
     }
     assert_eq!((other.reached.len(), other.refused, other.pending.len()), (20, 0, 0));
+    assert!(cloud.log().contains("shedding a flow of the heaviest user"));
 }
