@@ -21,7 +21,8 @@ use super::writers::{self, Writers};
 use crate::event::{Event, FlowKey, OpenError};
 use crate::flow::{Flow, Life};
 use crate::limits::{
-    OPEN_HOLD, RESET_LINGER, SILENT_AFTER, WINDOW_INITIAL_MAX, WINDOW_INITIAL_SHARE, WINDOW_SHARE, WRITABLE_MIN,
+    OPEN_HOLD, RESET_LINGER, SILENT_AFTER, WINDOW_INITIAL_MAX, WINDOW_INITIAL_SHARE, WINDOW_SHARE,
+    WRITABLE_MIN,
 };
 use crate::settings::{SessionStatus, Settings};
 use crate::wire::{ResetReason, Terms};
