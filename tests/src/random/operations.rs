@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use polyrail_emulator::link::{Blackout, Probability, Rate, Setting};
+use polyrail_emulator::link::{Blackout, LinkSpec, Probability, Rate, Setting};
 use polyrail_model::Bitrate;
 use polyrail_session::{PathReport, ResetReason};
 
 use super::Plan;
 use polyrail_sim::dice::Dice;
-use polyrail_sim::world::{Coverage, Dial, FlowNo, Reader, Side, Verbosity, World};
+use polyrail_sim::world::{Coverage, Dial, FlowNo, LegState, Reader, Side, Verbosity, World};
 
 /// The result of one run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +85,8 @@ pub(super) struct Run<'a> {
     world: World,
     dice: Dice,
     volume: u64,
+    /// The lowest rate that any link ever had.
+    slowest: Bitrate,
     going: bool,
 }
 
@@ -101,7 +103,10 @@ pub fn run(seed: u64, verbosity: Verbosity) -> WorldRun {
     let world =
         World::new(plan.habits.clone(), plan.gateway.clone(), plan.cloud.clone(), &plan.carriers);
     let dice = Dice::new(seed ^ RUN);
-    let mut run = Run { plan: &plan, world, dice, volume: plan.volume, going: false };
+    let volume = plan.volume;
+    let slowest = plan.carriers.iter().flat_map(|carrier| &carrier.links).map(slowest_rate).min();
+    let slowest = slowest.unwrap_or_default();
+    let mut run = Run { plan: &plan, world, dice, volume, slowest, going: false };
     for _ in 0..plan.operations {
         let pause = run.dice.unit().powi(3) * plan.pause.as_secs_f64();
         run.world.run_for(Duration::from_secs_f64(pause));
@@ -126,7 +131,9 @@ impl Run<'_> {
         }
         world.run_for(Duration::from_secs(2));
         world.wind_up();
-        let ended = world.run_until(QUIET_WITHIN, World::is_quiet);
+        let backlog =
+            Duration::from_secs_f64(2.0 * 8.0 * backlog(world) / self.slowest.as_bps() as f64);
+        let ended = world.run_until(QUIET_WITHIN.max(backlog), World::is_quiet);
         let open: Vec<(Side, Vec<FlowNo>)> =
             Side::BOTH.into_iter().map(|side| (side, world.open_legs(side))).collect();
         let Some(quiet) = ended else {
@@ -285,7 +292,9 @@ fn race(run: &mut Run<'_>) {
 
 fn change_quality(run: &mut Run<'_>) {
     let carrier = run.carrier();
-    let rate = Rate::Limited(Bitrate::from_bps(run.dice.scale(500_000, 50_000_000)));
+    let bits = Bitrate::from_bps(run.dice.scale(500_000, 50_000_000));
+    run.slowest = run.slowest.min(bits);
+    let rate = Rate::Limited(bits);
     let delay = Duration::from_micros(run.dice.scale(500, 300_000));
     let loss = Probability::new(run.dice.unit() * 0.1).unwrap_or_default();
     run.world.change_links(carrier, |now, link| {
@@ -350,10 +359,30 @@ fn long_pause(run: &mut Run<'_>) {
     run.world.run_for(pause);
 }
 
+/// The lowest rate of a link's schedule.
+fn slowest_rate(link: &LinkSpec) -> Bitrate {
+    let limit = |rate| match rate {
+        Rate::Limited(rate) => rate,
+        Rate::Unlimited => Bitrate::from_bps(u64::MAX),
+    };
+    link.rate.values().map(limit).min().unwrap_or_default()
+}
+
+/// The bytes that open flows have yet to deliver, in both directions.
+fn backlog(world: &World) -> f64 {
+    let legs = world.flows().iter().flat_map(|flow| {
+        let [gateway, cloud] = &flow.legs;
+        [(gateway, cloud), (cloud, gateway)]
+    });
+    let open = legs.filter(|(leg, _)| leg.state == LegState::Open);
+    open.map(|(leg, other)| leg.goal.saturating_sub(other.read) as f64).sum()
+}
+
 const RUN: u64 = 0x7275_6e00;
 /// Every flow must have ended this long after the faults. Of the worlds 1 to 10,000 the slowest,
 /// 8867, takes 53 s, and the next one 36 s, for the backlog and for timeouts of the transport that
-/// doubled in blackouts. The bound is one and a half times the slowest.
+/// doubled in blackouts. The bound is one and a half times the slowest, or twice the time that the
+/// slowest link needs for the backlog: of 120,000 worlds one needs that, with 6 MB at 0.57 Mbit/s.
 const QUIET_WITHIN: Duration = Duration::from_secs(80);
 /// Longer than the linger of a reset flow and the delay of an acknowledgement.
 const AFTERMATH: Duration = Duration::from_secs(45);
