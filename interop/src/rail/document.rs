@@ -3,9 +3,9 @@
 use polyrail_emulator::rail::Workload;
 use polyrail_emulator::statistics::{mean, quantile};
 
-use super::diagnosis::EDGES;
 use super::paired::{Paired, Ratio, finite};
 use super::summary::{ContenderFigures, Outcome, SPEEDS, Summary};
+use polyrail_emulator::usage::EDGES;
 
 impl Summary {
     /// The report in Markdown.

@@ -2,11 +2,11 @@
 
 use polyrail_emulator::statistics::{mean, quantile};
 
-use super::diagnosis::EDGES;
 use super::document::size_name;
 use super::paired::{Paired, finite};
 use super::summary::{ContenderFigures, Summary};
 use crate::report::{Goal, Report};
+use polyrail_emulator::usage::EDGES;
 
 impl Summary {
     /// Prints all figures; their names begin with a prefix such as `rail_300_6`.

@@ -5,7 +5,6 @@
 //! of these lines, so `--resume` adds to them.
 
 mod contender;
-mod diagnosis;
 mod document;
 mod figures;
 mod load;

@@ -10,8 +10,8 @@ use polyrail_emulator::rail::{Bound, Course, Message, Transfer, Workload, fluids
 use polyrail_emulator::record::{Run, Transferred};
 use polyrail_emulator::statistics::mean;
 
-use super::diagnosis::{Bins, Carriers};
 use super::paired::{Paired, Series, averaged, finite, repeat_variation};
+use polyrail_emulator::usage::{Bins, Carriers};
 
 /// The statistics of the runs of one workload, speed and failure rate.
 #[derive(Clone, Debug)]

@@ -10,8 +10,8 @@ use polyrail_emulator::rail::{Course, HandoverResult, Trip, Workload};
 use polyrail_emulator::record::{CarrierRun, CarrierSample, Event, Run, SAMPLE_S, Transferred};
 use polyrail_emulator::statistics::quantile;
 
-use super::diagnosis::{Capacity, interpolated};
 use super::document::name_of;
+use polyrail_emulator::usage::{Capacity, interpolated};
 
 /// The picture of a trip: capacities, and the first run of each contender.
 ///

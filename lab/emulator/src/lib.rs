@@ -30,3 +30,4 @@ pub mod statistics;
 mod sys;
 pub mod tcp;
 pub mod trials;
+pub mod usage;

@@ -5,7 +5,7 @@
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use polyrail_sim::linkdb;
-use polyrail_sim::sim::{calibration, compare, rail, validation};
+use polyrail_sim::sim::{calibration, compare, congestion, rail, validation};
 
 /// Schedulers and LinkDB's forecasts on the simulated rail.
 #[derive(Parser)]
@@ -19,6 +19,8 @@ struct Arguments {
 enum Command {
     /// Compare schedulers
     Compare(Box<compare::Options>),
+    /// Compare congestion controls on trips of the rail bench
+    Congestion(congestion::Options),
     /// Compare the generated rail with the published figures
     Calibrate(calibration::Options),
     /// Compare the simulated transports with the kernel and the daemons (`make sim-validate`)
@@ -38,6 +40,7 @@ fn main() -> Result<()> {
 fn run(command: Command) -> Result<()> {
     match command {
         Command::Compare(options) => compare::run_all(&options),
+        Command::Congestion(options) => congestion::command(&options),
         Command::Calibrate(options) => calibration::command(&options),
         Command::Validate => validation::validate(),
         Command::Rail(options) => rail::command(&options),

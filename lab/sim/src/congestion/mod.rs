@@ -7,7 +7,9 @@
 mod bbr;
 mod bbr2;
 mod cubic;
+mod fixed;
 mod policer;
+mod rail;
 mod reno;
 #[cfg(test)]
 mod tests;
@@ -20,6 +22,8 @@ use polyrail_model::Bitrate;
 pub use bbr::Bbr;
 pub use bbr2::Bbr2;
 pub use cubic::Cubic;
+pub use fixed::Fixed;
+pub use rail::Rail;
 pub use reno::Reno;
 
 /// The congestion controls.
@@ -33,6 +37,10 @@ pub enum Algorithm {
     Bbr,
     /// That of the QUIC tunnels: quiche's, with their parameters.
     Bbr2,
+    /// The tunnels' own.
+    Rail,
+    /// A constant window in bytes.
+    Fixed(u64),
 }
 
 impl Algorithm {
@@ -43,6 +51,8 @@ impl Algorithm {
             Self::Cubic => Box::new(Cubic::default()),
             Self::Bbr => Box::new(Bbr::default()),
             Self::Bbr2 => Box::new(Bbr2::new(bbr2::OF_TUNNELS)),
+            Self::Rail => Box::new(Rail::new()),
+            Self::Fixed(bytes) => Box::new(Fixed(bytes)),
         }
     }
 }
@@ -51,6 +61,9 @@ impl Algorithm {
 pub trait Control: Debug {
     /// A segment is sent; `in_flight` is without it.
     fn on_sent(&mut self, _now: Instant, _bytes: u64, _in_flight: u64) {}
+
+    /// The application has nothing more to send.
+    fn on_limited(&mut self, _in_flight: u64) {}
 
     /// New data was acknowledged.
     fn on_ack(&mut self, ack: &Ack);

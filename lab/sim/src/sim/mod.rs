@@ -7,6 +7,7 @@ pub mod bound;
 mod bulk;
 pub mod calibration;
 pub mod compare;
+pub mod congestion;
 mod contestants;
 mod downloads;
 mod figures;

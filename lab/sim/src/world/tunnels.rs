@@ -3,8 +3,8 @@
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use polyrail_emulator::link::{Blackout, LinkModel, LinkSpec};
-use polyrail_model::{Identity, LinkSample, TunnelMode, Unit};
+use polyrail_emulator::link::{Blackout, LinkModel, LinkSpec, Rate};
+use polyrail_model::{Bytes, Identity, LinkSample, TunnelMode, Unit};
 use polyrail_session::{TunnelInfo, TunnelKey};
 
 use super::transport::{Content, Delivery, Packet, PacketKind, Segment, Transport};
@@ -138,6 +138,15 @@ impl World {
     /// Bytes that a link has delivered so far.
     pub fn delivered(&self, carrier: usize, from: Side) -> u64 {
         self.carriers[carrier].links[from as usize].counters().delivered.bytes
+    }
+
+    /// How long the queue of a link takes to leave at the present rate; `None` if it is empty or
+    /// the link is dark.
+    pub fn queue_time(&self, carrier: usize, from: Side) -> Option<Duration> {
+        let link = &self.carriers[carrier].links[from as usize];
+        let queued = link.queued().bytes;
+        let Rate::Limited(rate) = link.spec().rate.at(self.elapsed()).value else { return None };
+        rate.time_for(Bytes(queued)).filter(|wait| !wait.is_zero() && link.blackout().is_none())
     }
 
     /// The gateway disables or enables a carrier.

@@ -3,7 +3,7 @@
 //! `polyrail-lab rail` records contenders in real time. Those with Polyrail's daemons and without
 //! LinkDB are simulated on the same trips with the same transfers and messages; others are skipped.
 
-mod play;
+pub(crate) mod play;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -58,7 +58,7 @@ pub fn command(options: &Options) -> Result<()> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let outcomes = parallel(tasks.len(), threads, |task| {
         let (run, contestant) = &tasks[task];
-        caught(|| play(run, contestant))
+        caught(|| play(&run.course, run.workload, run.repeat, contestant))
     });
     let (mut pairs, mut broken) = (Pairs::new(), Vec::new());
     for ((run, _), outcome) in tasks.iter().zip(outcomes) {
@@ -246,7 +246,9 @@ mod tests {
             (Workload::MessagesBulk, "tls"),
         ] {
             let runs = read(Path::new("x"), line(VERSION, workload).as_bytes()).unwrap();
-            let played = play(&runs[0], &contestant(name).unwrap()).unwrap();
+            let run = &runs[0];
+            let contestant = contestant(name).unwrap();
+            let played = play(&run.course, run.workload, run.repeat, &contestant).unwrap();
             let plan = COURSE.transfers(workload);
             assert_eq!(played.transfers.len(), plan.len());
             for (plan, own) in plan.iter().zip(&played.transfers) {

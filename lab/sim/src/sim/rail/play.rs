@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use polyrail_emulator::rail::{Message, Transfer, Trip};
-use polyrail_emulator::record::{Run, Transferred};
+use polyrail_emulator::rail::{Course, Message, Transfer, Trip, Workload};
+use polyrail_emulator::record::{CarrierRun, CarrierSample, SAMPLE_S, Transferred};
 use polyrail_session::ResetReason;
 
 use crate::sim::messaging::{Chat, arrived};
@@ -13,28 +13,38 @@ use crate::world::{Dial, FlowNo, Side, World};
 
 /// The simulated counterpart of a run, in the same order.
 #[derive(Debug)]
-pub(super) struct Played {
-    pub(super) transfers: Vec<Transferred>,
-    pub(super) messages: Vec<Option<f64>>,
+pub(crate) struct Played {
+    pub(crate) transfers: Vec<Transferred>,
+    pub(crate) messages: Vec<Option<f64>>,
+    /// The carriers as the bench records them: names from "a" on, or the aggregated link.
+    pub(crate) carriers: Vec<CarrierRun>,
+    /// The mean time that a packet waits in a carrier's downlink, over samples with a queue.
+    pub(crate) queue_s: f64,
 }
 
-/// Plays the trip and the load of a run.
+/// Plays the trip and the load of the run with this number.
 ///
 /// # Errors
 /// The trip cannot be generated, or the session refuses the users of messages.
 ///
 /// # Panics
 /// The world finds a breach.
-pub(super) fn play(run: &Run, contestant: &Contestant) -> Result<Played> {
-    let course = run.course;
+pub(crate) fn play(
+    course: &Course,
+    workload: Workload,
+    repeat: u32,
+    contestant: &Contestant,
+) -> Result<Played> {
     // Runs of one trip differ by their repeat only, and all contenders have the same chance.
-    let seed = (course.seed << 8) | u64::from(run.repeat);
+    let seed = (course.seed << 8) | u64::from(repeat);
     let trip = Trip { seed, ..course.trip(&course.route()?)? };
-    let messages = course.messages(run.workload);
+    let messages = course.messages(workload);
+    let world = world(&trip, contestant);
     let mut player = Player {
-        world: world(&trip, contestant),
-        loads: course.transfers(run.workload).into_iter().map(Load::new).collect(),
+        loads: course.transfers(workload).into_iter().map(Load::new).collect(),
         chats: Vec::new(),
+        gauges: Gauges::new(&world),
+        world,
     };
     for user in 0..if messages.is_empty() { 0 } else { Message::USERS } {
         player.chats.push(Chat::new(player.world.open(user as u64 + 1)?));
@@ -45,6 +55,9 @@ pub(super) fn play(run: &Run, contestant: &Contestant) -> Result<Played> {
         agenda.push((load.plan.at, Action::Begin(number)));
         agenda.push((load.plan.until, Action::Cut(number)));
     }
+    let ticks = (course.length().as_secs_f64() / SAMPLE_S) as u32;
+    let tick = |number: u32| (Duration::from_secs_f64(SAMPLE_S) * number, Action::Sample);
+    agenda.extend((0..=ticks).map(tick));
     agenda.sort();
     for (at, action) in agenda {
         player.run_to(at);
@@ -58,6 +71,8 @@ pub(super) fn play(run: &Run, contestant: &Contestant) -> Result<Played> {
     Ok(Played {
         messages: messages.iter().map(round).map(|it| it.map(|it| it.round)).collect(),
         transfers: player.loads.into_iter().map(|load| load.result).collect(),
+        queue_s: player.gauges.queue_s(),
+        carriers: player.gauges.carriers,
     })
 }
 
@@ -69,12 +84,49 @@ enum Action {
     Begin(usize),
     /// The user of a transfer gives up, if it has not finished.
     Cut(usize),
+    /// The carriers are read.
+    Sample,
 }
 
 struct Player {
     world: World,
     loads: Vec<Load>,
     chats: Vec<Chat>,
+    gauges: Gauges,
+}
+
+/// Readings of the carriers.
+struct Gauges {
+    carriers: Vec<CarrierRun>,
+    /// The sum of the times that queues take, and the number of queues.
+    queues: (f64, u32),
+}
+
+impl Gauges {
+    fn new(world: &World) -> Self {
+        let names = ('a'..).take(world.carrier_count());
+        let carrier = |name: char| CarrierRun {
+            name: name.to_string(),
+            offered: [0; 2],
+            samples: Vec::new(),
+        };
+        Self { carriers: names.map(carrier).collect(), queues: (0.0, 0) }
+    }
+
+    fn look(&mut self, world: &World) {
+        for (number, carrier) in self.carriers.iter_mut().enumerate() {
+            let [up, down] = [Side::Gateway, Side::Cloud].map(|from| world.delivered(number, from));
+            carrier.samples.push(CarrierSample { at_s: world.elapsed().as_secs_f64(), down, up });
+            carrier.offered = [down, up];
+            if let Some(wait) = world.queue_time(number, Side::Cloud) {
+                self.queues = (self.queues.0 + wait.as_secs_f64(), self.queues.1 + 1);
+            }
+        }
+    }
+
+    fn queue_s(&self) -> f64 {
+        self.queues.0 / f64::from(self.queues.1.max(1))
+    }
 }
 
 impl Player {
@@ -100,6 +152,7 @@ impl Player {
             Action::Send(user) => self.chats[user].send(&mut self.world),
             Action::Begin(number) => self.loads[number].begin(&mut self.world),
             Action::Cut(number) => self.loads[number].cut(&mut self.world),
+            Action::Sample => self.gauges.look(&self.world),
         }
     }
 }

@@ -11,6 +11,8 @@
 
 #[cfg(test)]
 mod bbr2_tests;
+#[cfg(test)]
+mod rail_tests;
 mod receiver;
 mod round_trip;
 mod sender;

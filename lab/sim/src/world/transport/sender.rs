@@ -205,8 +205,14 @@ impl Sender {
         // Like `tcp_rate_check_app_limited`: less than a full segment waits.
         let open = (self.in_flight as u64) < self.congestion.window();
         if open && self.unsent_bytes < SEGMENT && self.lost.is_empty() {
-            self.limited_until = Some(self.acked + self.in_flight as u64);
+            self.on_limited();
         }
+    }
+
+    /// The application, not the path, limits the rate of the bytes in flight.
+    fn on_limited(&mut self) {
+        self.limited_until = Some(self.acked + self.in_flight as u64);
+        self.congestion.on_limited(self.in_flight as u64);
     }
 
     /// The bytes it accepts now.
@@ -268,7 +274,7 @@ impl Sender {
                 None => match self.next_new(now) {
                     Some(serial) => serial,
                     None => {
-                        self.limited_until = Some(self.acked + self.in_flight as u64);
+                        self.on_limited();
                         break;
                     }
                 },

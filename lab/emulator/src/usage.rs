@@ -6,10 +6,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use polyrail_emulator::link::{LinkSpec, Rate, Schedule, ScheduleError};
-use polyrail_emulator::rail::{CarrierTrip, Trip, aggregated};
-use polyrail_emulator::record::{CarrierSample, Run, Transferred};
-use polyrail_emulator::statistics::mean;
+use crate::link::{LinkSpec, Rate, Schedule, ScheduleError};
+use crate::rail::{CarrierTrip, Trip, aggregated};
+use crate::record::{CarrierSample, Run, Transferred};
+use crate::statistics::mean;
 
 /// The upper edges of the bins of the context; the last bin has none.
 pub const EDGES: [f64; 5] = [0.10, 0.25, 0.50, 0.80, 1.20];
@@ -182,11 +182,12 @@ const CAPACITY_LEAST: f64 = 0.5e6;
 
 #[cfg(test)]
 mod tests {
-    use polyrail_emulator::link::{Blackout, BlackoutWindow};
     use polyrail_model::{Bitrate, Bytes};
 
     use super::*;
-    use crate::rail::summary::tests::{COURSE, run, transfer};
+    use crate::link::{Blackout, BlackoutWindow};
+    use crate::rail::{Course, Workload};
+    use crate::record::{CarrierRun, Machine, VERSION};
 
     const fn s(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
@@ -205,20 +206,37 @@ mod tests {
         Trip { seed: 1, length: s(120), carriers: vec![carrier], fixes: Vec::new() }
     }
 
+    /// A download of 4 MB that takes 4 s.
+    fn transfer(at_s: f64) -> Transferred {
+        let (bytes, received) = (4_000_000, 4_000_000);
+        let (up, finished, progress) = (false, true, Vec::new());
+        Transferred { at_s, bytes, up, received, took_s: 4.0, finished, progress }
+    }
+
     /// A run with downloads of 4 MB at these times, over a carrier that delivers 500,000 bytes/s
     /// (half of its capacity) from 20 s to 50 s, and twice as much from 25 s to 26 s.
     fn half(contender: &str, name: &str, downloads: &[f64]) -> Run {
-        let mut run = run(COURSE, contender, 8.0);
-        run.transfers = downloads.iter().map(|at| transfer(*at, 4_000_000, 4.0)).collect();
         let sample = |tick: u32| {
             let at_s = f64::from(tick) * 0.1;
             let seconds = at_s.clamp(20.0, 50.0) - 20.0 + at_s.clamp(25.0, 26.0) - 25.0;
             let down = (seconds * 500_000.0).round() as u64;
             CarrierSample { at_s, down, up: 0 }
         };
-        run.carriers[0].name = name.to_owned();
-        run.carriers[0].samples = (0..=1_000).map(sample).collect();
-        run
+        let samples = (0..=1_000).map(sample).collect();
+        Run {
+            version: VERSION,
+            course: Course { speed_kmh: 300, failures: 6.0, seed: 1, seconds: 120 },
+            workload: Workload::Downloads,
+            contender: contender.to_owned(),
+            repeat: 0,
+            transfers: downloads.iter().map(|at| transfer(*at)).collect(),
+            messages: Vec::new(),
+            carriers: vec![CarrierRun { name: name.to_owned(), offered: [0; 2], samples }],
+            events: Vec::new(),
+            build: String::new(),
+            machine: Machine::default(),
+            starved: None,
+        }
     }
 
     fn bins(run: &Run) -> Vec<(f64, usize)> {

@@ -1,0 +1,19 @@
+//! Congestion control of one carrier's connection: sans-IO, deterministic, without allocation per
+//! packet.
+//!
+//! [`Rail`] is fed with totals of a connection (bytes sent, acknowledged, lost, in flight) and with
+//! round-trip times, and answers with a pacing rate and a window. The tunnel drives QUIC with it,
+//! and the simulator runs the same code. `docs/congestion.md` has its rules and their sources.
+//!
+//! It leaves loss detection, retransmission and the sending itself to the transport.
+
+#![forbid(unsafe_code)]
+
+mod extreme;
+mod flight;
+mod rail;
+
+pub use rail::{Acked, Knowledge, Rail};
+
+/// The size in bytes that windows are rounded to: a full packet of a QUIC tunnel.
+pub const PACKET: u64 = 1_350;

@@ -1,0 +1,335 @@
+//! The controller: it holds a small queue, whatever rate the link has at the moment.
+//!
+//! The pacing rate is the delivery rate times a gain, and the gain follows the queue: two while the
+//! queue is empty (a startup, at any time), one at the target, a half far above it. Loss is no sign
+//! of congestion before a tenth of a round is lost. There are no phases, only two exceptions: a
+//! drain now and then, to see the round-trip time without the own queue, and crowded mode, while
+//! somebody else holds the queue above the target.
+
+use std::time::{Duration, Instant};
+
+use polyrail_model::{Bitrate, Bytes};
+
+use crate::PACKET;
+use crate::extreme::Extreme;
+use crate::flight::Flight;
+
+/// The controller of one connection.
+#[derive(Clone, Debug)]
+pub struct Rail {
+    flight: Flight,
+    /// Recent delivery rates in bytes per second.
+    rates: Extreme<f64>,
+    /// Round-trip times of the last seconds, and of the last part of a round.
+    rtts: Extreme<Duration>,
+    rtts_new: Extreme<Duration>,
+    srtt: Option<Duration>,
+    round: Round,
+    drain: Drain,
+    /// Since when the queue has been above the target although the gain was below one.
+    high_since: Option<Instant>,
+    crowded: bool,
+    ceiling: Option<Ceiling>,
+    /// What an earlier connection knew, until the first round-trip time.
+    resumed: Option<Knowledge>,
+}
+
+/// The totals of a connection when an acknowledgement was received.
+#[derive(Clone, Copy, Debug)]
+pub struct Acked {
+    /// The time.
+    pub now: Instant,
+    /// All bytes acknowledged so far.
+    pub acked: u64,
+    /// All bytes declared lost so far.
+    pub lost: u64,
+    /// Bytes in flight after it.
+    pub in_flight: u64,
+    /// The newest round-trip time, if there is one.
+    pub rtt: Option<Duration>,
+}
+
+/// What a connection knows about its path, for the next one over the same carrier.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Knowledge {
+    /// The delivery rate.
+    pub rate: Bitrate,
+    /// The least round-trip time.
+    pub rtt: Duration,
+    /// When it was last confirmed.
+    pub at: Instant,
+}
+
+/// A round trip: it ends when a byte sent after its begin is acknowledged.
+#[derive(Clone, Copy, Debug, Default)]
+struct Round {
+    end: u64,
+    /// The totals at its begin.
+    acked: u64,
+    lost: u64,
+    began: Option<Instant>,
+}
+
+/// The rate that the path delivered in a round of heavy loss: its queue is shorter than the target.
+#[derive(Clone, Copy, Debug)]
+struct Ceiling {
+    /// In bytes per second.
+    rate: f64,
+    /// Rounds since then.
+    rounds: u32,
+}
+
+/// A drain of the own queue.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Drain {
+    /// The next one begins then, unless a smaller round-trip time is seen before.
+    Due(Instant),
+    /// It ends then at the latest.
+    Until(Instant),
+}
+
+impl Rail {
+    /// The controller of a fresh connection.
+    pub fn new(now: Instant) -> Self {
+        Self {
+            flight: Flight::new(now),
+            rates: Extreme::greatest(),
+            rtts: Extreme::least(),
+            rtts_new: Extreme::least(),
+            srtt: None,
+            round: Round::default(),
+            drain: Drain::Due(now + DRAIN_EVERY),
+            high_since: None,
+            crowded: false,
+            ceiling: None,
+            resumed: None,
+        }
+    }
+
+    /// The same, with the knowledge of an earlier connection (RFC 9959): if the first round-trip
+    /// time confirms the path, it starts with half of the rate. Old knowledge has no effect.
+    pub fn resume(now: Instant, known: Knowledge) -> Self {
+        let fresh = now.saturating_duration_since(known.at) <= KNOWN_FOR;
+        Self { resumed: Some(known).filter(|_| fresh), ..Self::new(now) }
+    }
+
+    /// What the next connection can start from; `None` before the first measurement.
+    pub fn knowledge(&self, now: Instant) -> Option<Knowledge> {
+        let at = self.rates.get().map_or(now, |(at, _)| at);
+        let rate = Bitrate::from_bytes_per_second(self.rate()? as u64);
+        Some(Knowledge { rate, rtt: self.rtt_least()?, at })
+    }
+
+    /// Bytes are sent; `in_flight` are those before it.
+    pub fn on_sent(&mut self, now: Instant, bytes: u64, in_flight: u64) {
+        if in_flight == 0 {
+            self.on_restart(now);
+        }
+        self.flight.on_sent(now, bytes, in_flight);
+    }
+
+    /// Sending begins after an idle time: the rate before it counts until there are samples, and
+    /// there is no own queue to drain.
+    fn on_restart(&mut self, now: Instant) {
+        if let Some(rate) = self.rate() {
+            self.rates.clear();
+            self.rates.add(now, rate);
+        }
+        self.drain = Drain::Due(now + DRAIN_EVERY);
+    }
+
+    /// The application has nothing more to send: the rates of the bytes in flight say nothing about
+    /// the path, except when they are higher than known ones.
+    pub fn on_limited(&mut self, in_flight: u64) {
+        self.flight.on_limited(in_flight);
+    }
+
+    /// The path changed: delays measured before do not apply.
+    pub fn on_path_change(&mut self) {
+        self.rtts.clear();
+        self.rtts_new.clear();
+        (self.ceiling, self.high_since, self.crowded) = (None, None, false);
+    }
+
+    /// An acknowledgement was received.
+    pub fn on_acked(&mut self, ack: &Acked) {
+        if let Some(rtt) = ack.rtt {
+            self.on_rtt(ack.now, rtt);
+        }
+        let least = self.rtt_least().unwrap_or(RTT_UNKNOWN);
+        if let Some(seen) = self.flight.on_acked(ack.now, ack.acked, ack.in_flight, least) {
+            let known = self.rate().unwrap_or(0.0);
+            if !seen.limited || seen.rate > known {
+                self.rates.add(ack.now, seen.rate);
+                self.rates.expire(ack.now, RATE_PERIOD.max(least.mul_f64(1.5)));
+            }
+        }
+        if self.round.began.is_none() || ack.acked >= self.round.end {
+            self.on_round(ack);
+        }
+        self.look_at_queue(ack);
+    }
+
+    fn on_rtt(&mut self, now: Instant, rtt: Duration) {
+        let rtt = rtt.max(RTT_MIN);
+        if self.rtts.get().is_none_or(|(_, least)| rtt <= least)
+            && let Drain::Due(at) = &mut self.drain
+        {
+            *at = now + DRAIN_EVERY;
+        }
+        self.rtts.add(now, rtt);
+        self.rtts.expire(now, RTT_PERIOD);
+        self.srtt = Some(self.srtt.map_or(rtt, |srtt| (srtt * 7 + rtt) / 8));
+        self.rtts_new.add(now, rtt);
+        self.rtts_new.expire(now, self.srtt.unwrap_or(rtt) / 2);
+        if let Some(known) = self.resumed.take()
+            && rtt >= known.rtt / 2
+            && rtt <= known.rtt * 10
+        {
+            // RFC 9959 section 4.3: jump to half of what was known.
+            self.rates.add(now, known.rate.as_bps() as f64 / 8.0 / 2.0);
+        }
+    }
+
+    /// A round is over.
+    fn on_round(&mut self, ack: &Acked) {
+        let began = self.round.began.unwrap_or(ack.now);
+        let (acked, lost) = (ack.acked - self.round.acked, ack.lost - self.round.lost);
+        let time = ack.now.saturating_duration_since(began);
+        // Silence is a blackout, and says nothing about the queue.
+        let is_steady = self.srtt.is_some_and(|srtt| time <= srtt * 2) && !time.is_zero();
+        let is_lossy = lost > LOSS_LEAST && lost as f64 > LOSS_MAX * (acked + lost) as f64;
+        self.ceiling = match self.ceiling {
+            _ if is_steady && is_lossy => {
+                Some(Ceiling { rate: acked as f64 / time.as_secs_f64(), rounds: 0 })
+            }
+            Some(Ceiling { rate, rounds }) if rounds < CEILING_ROUNDS => {
+                Some(Ceiling { rate, rounds: rounds + 1 })
+            }
+            _ => None,
+        };
+        self.round = Round {
+            end: ack.acked + ack.in_flight.max(1),
+            acked: ack.acked,
+            lost: ack.lost,
+            began: Some(ack.now),
+        };
+    }
+
+    /// Begins and ends drains and crowded mode.
+    fn look_at_queue(&mut self, ack: &Acked) {
+        let (Some(queue), Some(srtt)) = (self.queue(), self.srtt) else { return };
+        self.drain = match self.drain {
+            Drain::Due(at) if ack.now >= at => Drain::Until(ack.now + srtt * 2),
+            Drain::Until(end) if ack.now >= end || ack.in_flight * 2 <= self.product() => {
+                Drain::Due(ack.now + DRAIN_EVERY)
+            }
+            same => same,
+        };
+        if queue <= self.target() {
+            self.high_since = None;
+            self.crowded &= queue > self.target() / 2;
+        } else {
+            let since = *self.high_since.get_or_insert(ack.now);
+            let patience = CROWDED_AFTER.max(srtt * 4);
+            self.crowded |= ack.now.saturating_duration_since(since) >= patience;
+        }
+    }
+
+    /// The rate to send at.
+    pub fn pacing(&self) -> Bitrate {
+        let Some(rate) = self.rate() else {
+            // The first window, over the first round-trip time.
+            let rtt = self.resumed.map_or(RTT_UNKNOWN / 4, |known| known.rtt);
+            let rate = WINDOW_FIRST as f64 / self.srtt.unwrap_or(rtt).as_secs_f64();
+            return Bitrate::from_bytes_per_second((rate * GAIN_MAX) as u64);
+        };
+        let paced =
+            (rate * self.gain()).min(self.ceiling.map_or(f64::INFINITY, |ceiling| ceiling.rate));
+        let least = PACKET as f64 * 2.0 / self.srtt.unwrap_or(RTT_UNKNOWN).as_secs_f64();
+        Bitrate::from_bytes_per_second(paced.max(least) as u64)
+    }
+
+    /// How many bytes may be in flight.
+    pub fn window(&self) -> Bytes {
+        if self.rate().is_none() {
+            return Bytes(WINDOW_FIRST);
+        }
+        let product = self.product();
+        let window = match self.drain {
+            Drain::Until(_) => product / 2,
+            Drain::Due(_) => product * 2 + WINDOW_SLACK,
+        };
+        Bytes(window.max(WINDOW_MIN))
+    }
+
+    /// The time that packets wait in the path's queue, by the newest round-trip times.
+    pub fn queue(&self) -> Option<Duration> {
+        Some(self.rtts_new.get()?.1.saturating_sub(self.rtts.get()?.1))
+    }
+
+    /// The queue that it aims at.
+    pub fn target(&self) -> Duration {
+        TARGET_MIN.max(self.rtt_least().unwrap_or(RTT_UNKNOWN) / 2)
+    }
+
+    fn gain(&self) -> f64 {
+        if matches!(self.drain, Drain::Until(_)) {
+            return GAIN_MIN;
+        }
+        if self.crowded {
+            return GAIN_CROWDED;
+        }
+        let queue = self.queue().unwrap_or_default().as_secs_f64() / self.target().as_secs_f64();
+        (GAIN_MAX - (GAIN_MAX - 1.0) * queue).max(GAIN_MIN)
+    }
+
+    /// Bytes per second; `None` before the first sample.
+    fn rate(&self) -> Option<f64> {
+        self.rates.get().map(|(_, rate)| rate)
+    }
+
+    fn rtt_least(&self) -> Option<Duration> {
+        self.rtts.get().map(|(_, rtt)| rtt)
+    }
+
+    /// The bandwidth-delay product in bytes.
+    fn product(&self) -> u64 {
+        let rtt = self.rtt_least().unwrap_or(RTT_UNKNOWN);
+        (self.rate().unwrap_or(0.0) * rtt.as_secs_f64()) as u64
+    }
+}
+
+/// The gain at an empty queue: a window doubles in a round, as in slow start.
+const GAIN_MAX: f64 = 2.0;
+/// The gain far above the target.
+const GAIN_MIN: f64 = 0.5;
+/// The gain in crowded mode: like BBR's probes, it takes back what a rival took.
+const GAIN_CROWDED: f64 = 1.25;
+/// The least queue to aim at: below it the jitter of radio links looks like a queue.
+const TARGET_MIN: Duration = Duration::from_millis(30);
+/// Rates of radio links change within a quarter of a second.
+const RATE_PERIOD: Duration = Duration::from_millis(250);
+/// The period of the least round-trip time. It is longer than the time between drains.
+const RTT_PERIOD: Duration = Duration::from_secs(3);
+const DRAIN_EVERY: Duration = Duration::from_secs(2);
+/// For so long the queue stays above the target in spite of a low gain, if it is another's.
+const CROWDED_AFTER: Duration = Duration::from_millis(500);
+/// Loss below this share of a round is not a sign of congestion: half of what TCP's bbr tolerates.
+const LOSS_MAX: f64 = 0.1;
+/// Fewer lost bytes are no sign at all.
+const LOSS_LEAST: u64 = 3 * PACKET;
+/// For so many rounds the rate stays at what the path delivered. A probe behind them costs a round
+/// of up to half of its packets.
+const CEILING_ROUNDS: u32 = 8;
+/// Knowledge is valid for so long (RFC 9959 leaves this to the path's kind).
+const KNOWN_FOR: Duration = Duration::from_secs(60);
+/// Shorter times are the clock's error.
+const RTT_MIN: Duration = Duration::from_micros(100);
+/// The initial round-trip time of RFC 9002 6.2.2.
+const RTT_UNKNOWN: Duration = Duration::from_millis(333);
+/// RFC 9002 7.2.
+const WINDOW_FIRST: u64 = 10 * PACKET;
+const WINDOW_MIN: u64 = 4 * PACKET;
+/// For acknowledgements that arrive in bunches.
+const WINDOW_SLACK: u64 = 10 * PACKET;
