@@ -181,7 +181,9 @@ pub(crate) fn apply_options(
 
 /// Sets the congestion control by the kernel's name.
 pub(crate) fn set_congestion(socket: &SockRef<'_>, wanted: &str) -> Result<(), CloseReason> {
-    socket.set_tcp_congestion(wanted.as_bytes()).map_err(|error| {
+    // The tunnels' own control exists over QUIC only.
+    let name = if wanted == "rail" { "bbr" } else { wanted };
+    socket.set_tcp_congestion(name.as_bytes()).map_err(|error| {
         let forbidden = match error.raw_os_error() {
             Some(libc::EPERM) => {
                 " (it exists, but net.ipv4.tcp_allowed_congestion_control does not list it)"

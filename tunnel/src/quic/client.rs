@@ -108,12 +108,11 @@ impl std::fmt::Debug for Client {
 /// Sets what differs between carriers.
 fn adapt(config: &mut Config, spec: &CarrierSpec, peer: SocketAddr) -> Result<(), CloseReason> {
     let congestion = spec.options.congestion.as_deref().unwrap_or("bbr");
-    let algorithm =
-        context::algorithm(congestion).ok_or_else(|| CloseReason::CongestionControl {
-            wanted: congestion.to_owned(),
-            available: context::ALGORITHMS.to_owned(),
-        })?;
-    config.set_cc_algorithm_name(algorithm).map_err(|error| broken(&error))?;
+    let control = context::control(congestion).ok_or_else(|| CloseReason::CongestionControl {
+        wanted: congestion.to_owned(),
+        available: context::CONTROLS.to_owned(),
+    })?;
+    context::set_control(config, control).map_err(|error| broken(&error))?;
     let protocol = context::carrier_protocol(&spec.name);
     config.set_application_protos(&[ALPN, &protocol]).map_err(|error| broken(&error))?;
     config.set_max_send_udp_payload_size(context::payload_max(peer));

@@ -22,6 +22,7 @@ use super::ids::Ids;
 use super::inbox::Inbox;
 use super::meter::{Meter, SizeWatch};
 use super::outbox::Outbox;
+use super::pacer::Pacer;
 use super::socket::{Arrival, Udp};
 use super::{PATHS_MAX, context, reason};
 use crate::events::Events;
@@ -90,13 +91,17 @@ impl Engine {
             if let Err(error) = self.connection.recv(datagram, info) {
                 tracing::trace!(peer = %self.peer, %error, "datagram refused");
             }
+            if let Some(pacer) = &mut self.meter.pacer {
+                pacer.on_datagram(&self.connection);
+            }
         }
     }
 
     /// Acts on the absorbed datagrams.
     pub(super) fn after_absorb(&mut self, now: Instant) {
         let was_answered = self.was_answered();
-        if self.meter.on_received(&mut self.connection, self.outbox.control_stream()) {
+        let control = self.outbox.control_stream();
+        if self.meter.on_received(&mut self.connection, control, now) {
             if !was_answered && self.life.phase() == TunnelPhase::Handshaking {
                 let deadline = now + self.options.handshake_timeout;
                 self.life.enter(TunnelPhase::Handshaking, Some(deadline));
@@ -124,6 +129,9 @@ impl Engine {
                 PathEvent::PeerMigrated(_, peer) => {
                     tracing::debug!(from = %self.peer, to = %peer, "the peer's address changed");
                     self.peer = peer;
+                    if let Some(pacer) = &mut self.meter.pacer {
+                        pacer.on_path_change();
+                    }
                     // quiche searches the MTU on a connection's first path only.
                     self.egress.limit_datagrams(self.size_watch.mtu);
                 }
@@ -163,6 +171,10 @@ impl Engine {
     }
 
     fn pump_once(&mut self, udp: &Udp, now: Instant, forced: bool) -> Result<(), Stop> {
+        // The server knows its congestion control when the first packet has arrived.
+        if self.meter.is_fresh() && context::is_unbound(&self.connection) {
+            self.meter.pacer.get_or_insert_with(|| Pacer::new(now, None));
+        }
         let open = !forced && (self.life.is_open() || self.life.phase() == TunnelPhase::Closing);
         let mut flow = Flow {
             connection: &mut self.connection,

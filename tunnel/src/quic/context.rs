@@ -11,11 +11,11 @@ use boring::ssl::{
     AlpnError, SslContext, SslContextBuilder, SslMethod, SslRef, SslSignatureAlgorithm,
 };
 use polyrail_identity::{IdentityError, PeerVerifier, TlsIdentity};
-use quiche::{BbrParams, Config};
+use quiche::{BbrParams, Config, Connection};
 
 use super::{
-    ALPN, CIDS_MAX, FLOW_WINDOW, PATHS_MAX, STREAM_WINDOW, STREAM_WINDOW_MAX, STREAMS_MAX,
-    ServerOptions, verify,
+    ALPN, CIDS_MAX, FLOW_WINDOW, PATHS_MAX, STREAM_WINDOW, STREAMS_MAX, ServerOptions, meter,
+    verify,
 };
 
 /// The client's configuration, with early data or without.
@@ -41,33 +41,78 @@ pub(super) fn of_server(
     ticket_key: &[u8; 48],
 ) -> Result<Config, IdentityError> {
     let mut builder = builder(identity, judge)?;
-    let default = algorithm(&options.congestion).ok_or_else(|| unknown(&options.congestion))?;
+    let default = control(&options.congestion).ok_or_else(|| unknown(&options.congestion))?;
     let mut wishes = BTreeMap::new();
     for (carrier, congestion) in &options.carrier_congestion {
-        let algorithm = algorithm(congestion).ok_or_else(|| unknown(congestion))?;
-        wishes.insert(carrier_protocol(carrier), algorithm);
+        let control = control(congestion).ok_or_else(|| unknown(congestion))?;
+        wishes.insert(carrier_protocol(carrier), control);
     }
     builder.set_alpn_select_callback(move |ssl, offered| select(ssl, offered, &wishes));
     let mut config = config(builder, options.socket.user_timeout)?;
     config.set_active_connection_id_limit(PATHS_MAX);
-    config.set_cc_algorithm_name(default).map_err(refused)?;
+    set_control(&mut config, default).map_err(refused)?;
     config.set_ticket_key(ticket_key).map_err(refused)?;
     config.enable_early_data();
     Ok(config)
 }
 
-/// quiche's name of a congestion control that the kernel knows, too.
-pub(super) fn algorithm(name: &str) -> Option<&'static str> {
+/// A congestion control of QUIC tunnels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Control {
+    /// One of `quiche`'s, by its name.
+    Quiche(&'static str),
+    /// The tunnels' own ([`Pacer`](super::pacer::Pacer)), above a window that does not bind.
+    Rail,
+}
+
+/// A congestion control by the name that configurations use.
+pub(super) fn control(name: &str) -> Option<Control> {
     match name {
-        "bbr" => Some("bbr2_gcongestion"),
-        "cubic" => Some("cubic"),
-        "reno" => Some("reno"),
+        "rail" => Some(Control::Rail),
+        "bbr" => Some(Control::Quiche(BBR)),
+        "cubic" => Some(Control::Quiche("cubic")),
+        "reno" => Some(Control::Quiche("reno")),
         _ => None,
     }
 }
 
-/// The names that [`algorithm`] knows.
-pub(super) const ALGORITHMS: &str = "bbr cubic reno";
+/// The names that [`control`] knows.
+pub(super) const CONTROLS: &str = "rail bbr cubic reno";
+
+/// Sets the congestion control of new connections.
+pub(super) fn set_control(config: &mut Config, control: Control) -> Result<(), quiche::Error> {
+    let (name, parameters, part) = settings(control);
+    config.set_custom_bbr_params(parameters);
+    config.set_send_capacity_factor(1.0 / part as f64);
+    config.set_cc_algorithm_name(name)
+}
+
+/// Sets that of a connection in its handshake. No effect after the first packet was sent; then the
+/// default stays.
+fn set_control_in_handshake(ssl: &mut SslRef, control: Control) {
+    let (name, parameters, part) = settings(control);
+    let _ = <Connection>::set_custom_bbr_settings_in_handshake(ssl, parameters);
+    let _ = <Connection>::set_send_capacity_factor_in_handshake(ssl, 1.0 / part as f64);
+    let _ = <Connection>::set_cc_algorithm_name_in_handshake(ssl, name);
+}
+
+/// `quiche`'s name, bbr's parameters, and the part of the free window that streams may fill.
+fn settings(control: Control) -> (&'static str, BbrParams, usize) {
+    match control {
+        Control::Quiche(name) => (name, bbr(), 1),
+        Control::Rail => (BBR, unbound(), UNBOUND_PART),
+    }
+}
+
+/// Parameters with which the window of `quiche`'s bbr never binds.
+fn unbound() -> BbrParams {
+    BbrParams { min_cwnd_packets: Some(UNBOUND_PACKETS), ..bbr() }
+}
+
+/// Whether a connection that has sent nothing yet has [`Control::Rail`].
+pub(super) fn is_unbound(connection: &Connection) -> bool {
+    meter::active(connection).is_some_and(|path| path.cwnd >= UNBOUND_WINDOW)
+}
 
 /// The second protocol that a gateway offers and the cloud never selects: it names the carrier, so
 /// that the cloud can choose the congestion control. It is a hash, to keep the name secret.
@@ -81,16 +126,15 @@ pub(super) fn carrier_protocol(carrier: &str) -> Vec<u8> {
 fn select<'a>(
     ssl: &mut SslRef,
     mut offered: &'a [u8],
-    wishes: &BTreeMap<Vec<u8>, &'static str>,
+    wishes: &BTreeMap<Vec<u8>, Control>,
 ) -> Result<&'a [u8], AlpnError> {
     let mut ours = None;
     while let Some((&length, rest)) = offered.split_first() {
         let Some((protocol, rest)) = rest.split_at_checked(usize::from(length)) else { break };
         if protocol == ALPN {
             ours = Some(protocol);
-        } else if let Some(algorithm) = wishes.get(protocol) {
-            // No effect after the first packet was sent; then the default stays.
-            let _ = <quiche::Connection>::set_cc_algorithm_name_in_handshake(ssl, algorithm);
+        } else if let Some(control) = wishes.get(protocol) {
+            set_control_in_handshake(ssl, *control);
         }
         offered = rest;
     }
@@ -125,10 +169,9 @@ fn config(builder: SslContextBuilder, idle: Duration) -> Result<Config, Identity
     config.set_initial_max_data(FLOW_WINDOW);
     config.set_max_connection_window(FLOW_WINDOW);
     config.set_initial_max_stream_data_uni(STREAM_WINDOW);
-    config.set_max_stream_window(STREAM_WINDOW_MAX);
+    config.set_max_stream_window(STREAM_WINDOW);
     config.set_initial_max_streams_uni(STREAMS_MAX);
     config.set_active_connection_id_limit(CIDS_MAX);
-    config.set_custom_bbr_params(bbr());
     Ok(config)
 }
 
@@ -154,7 +197,7 @@ fn refused(error: impl std::fmt::Display) -> IdentityError {
 }
 
 fn unknown(congestion: &str) -> IdentityError {
-    refused(format!("congestion control {congestion:?} is none of: {ALGORITHMS}"))
+    refused(format!("congestion control {congestion:?} is none of: {CONTROLS}"))
 }
 
 /// The largest datagram: an Ethernet frame without the headers of IP and UDP.
@@ -167,6 +210,17 @@ pub(super) const CLIENT_CID_LENGTH: usize = 8;
 
 /// The initial round-trip time of an unmeasured carrier (RFC 9002 6.2.2).
 pub(super) const RTT_UNKNOWN: Duration = Duration::from_millis(333);
+
+/// `quiche`'s name of its second version of bbr.
+const BBR: &str = "bbr2_gcongestion";
+/// The window that does not bind, in packets of [`quiche::MIN_CLIENT_INITIAL_LEN`] bytes or more:
+/// half of [`FLOW_WINDOW`], so that a peer's credit does not bind either, and so that the free
+/// window, less the part in flight, can be told from the room of a stream.
+const UNBOUND_PACKETS: usize = UNBOUND_WINDOW / quiche::MIN_CLIENT_INITIAL_LEN + 1;
+pub(super) const UNBOUND_WINDOW: usize = 8 << 20;
+/// Streams accept a sixteenth of the free window at once: a number below the control stream's window, so
+/// that it shows the bytes in flight to 16 bytes.
+pub(super) const UNBOUND_PART: usize = 16;
 
 /// Far above the random loss of carriers at 350 km/h (0.21 and 1.35 %, POLYCORN 2), because it
 /// varies between rounds; half of the loss that TCP's bbr tolerates.

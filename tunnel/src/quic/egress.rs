@@ -160,7 +160,7 @@ impl Egress {
                 self.feed(flow).map_err(|_| Stop::Connection)?;
             }
             let hurried = forced || self.free > 0;
-            if !hurried && let Some(due) = release_time(flow.connection, now) {
+            if !hurried && let Some(due) = release_time(flow, now) {
                 return self.wait_until(due, flow, udp, now);
             }
             let run = self.end - self.begin;
@@ -231,7 +231,7 @@ impl Egress {
             Err(Error::Done) => return Ok(self.on_nothing_to_send(flow, now)),
             Err(_) => return Err(Stop::Connection),
         };
-        if flow.meter.on_sent(length) {
+        if flow.meter.on_sent(flow.connection, now, length) {
             self.stuck_since = None;
         }
         self.reckon(flow.connection, length);
@@ -277,13 +277,15 @@ impl Egress {
         let window = super::meter::active(flow.connection).map_or(0, |path| path.cwnd);
         // The smallest windows are two packets: an empty one must count as such.
         let margin = (WINDOW_MARGIN + window / WINDOW_PART).min(window / 2);
-        let is_full = flow.meter.in_flight(flow.connection) + margin > window;
+        // A pacer's window is checked before the packet is made.
+        let is_bound = flow.meter.pacer.is_none();
+        let is_full = is_bound && flow.meter.in_flight(flow.connection) + margin > window;
         if is_full && !self.is_stuck(flow, now) {
             return false;
         }
         let was_held = std::mem::take(&mut self.held);
         if flow.outbox.waiting() == 0 {
-            flow.meter.on_idle(now);
+            flow.meter.on_idle(flow.connection, now);
             return false;
         }
         was_held > 0 && flow.open
@@ -356,8 +358,8 @@ thread_local! {
 }
 
 /// When the next packet may be made, if not now.
-fn release_time(connection: &Connection, now: Instant) -> Option<Instant> {
-    let release = connection.get_next_release_time()?.time(now)?;
+fn release_time(flow: &mut Flow<'_>, now: Instant) -> Option<Instant> {
+    let release = flow.meter.release_time(flow.connection, now)?;
     let due = release.checked_sub(BURST)?;
     (due > now).then_some(due)
 }

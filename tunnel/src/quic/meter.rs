@@ -13,6 +13,9 @@ use std::time::{Duration, Instant};
 use polyrail_model::{Bitrate, Bytes, LinkSample};
 use quiche::{Connection, PathStats, Stats};
 
+use super::context;
+use super::pacer::Pacer;
+
 /// The state between samples.
 #[derive(Debug, Default)]
 pub(super) struct Meter {
@@ -32,26 +35,61 @@ pub(super) struct Meter {
     rate: u64,
     srtt: Duration,
     window: usize,
+    /// The congestion control, unless `quiche` has it.
+    pub(super) pacer: Option<Pacer>,
 }
 
 impl Meter {
     /// A packet was made; returns whether it may contain data.
-    pub(super) fn on_sent(&mut self, length: usize) -> bool {
+    pub(super) fn on_sent(&mut self, connection: &Connection, now: Instant, length: usize) -> bool {
         let may_be_data = length >= DATA_PACKET_MIN;
         if may_be_data {
+            let in_flight = self.pacer.is_some().then(|| self.in_flight(connection));
+            if let (Some(pacer), Some(in_flight)) = (&mut self.pacer, in_flight) {
+                pacer.on_sent(now, length, in_flight);
+            }
             self.sent_packets += 1;
             self.sent_bytes += length as u64;
         }
         may_be_data
     }
 
+    /// Whether no packet with data was sent yet.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.sent_packets == 0
+    }
+
     /// The queue ran empty.
-    pub(super) fn on_idle(&mut self, now: Instant) {
+    pub(super) fn on_idle(&mut self, connection: &Connection, now: Instant) {
         self.idle_at = Some(now);
+        let in_flight = self.pacer.is_some().then(|| self.in_flight(connection));
+        if let (Some(pacer), Some(in_flight)) = (&mut self.pacer, in_flight) {
+            pacer.on_idle(in_flight);
+        }
+    }
+
+    /// When the next packet may be made, if not now: later than `now` by more than a burst.
+    pub(super) fn release_time(
+        &mut self,
+        connection: &Connection,
+        now: Instant,
+    ) -> Option<Instant> {
+        let Some(pacer) = &self.pacer else {
+            return connection.get_next_release_time()?.time(now);
+        };
+        let (at, window) = (pacer.next_at(), pacer.window());
+        // An acknowledgement opens a full window; until then only short packets leave.
+        let is_full = self.in_flight(connection) >= window;
+        Some(if is_full { now + FULL_WAIT } else { at })
     }
 
     /// Datagrams were received; returns whether they contained valid packets.
-    pub(super) fn on_received(&mut self, connection: &mut Connection, control_stream: u64) -> bool {
+    pub(super) fn on_received(
+        &mut self,
+        connection: &mut Connection,
+        control_stream: u64,
+        now: Instant,
+    ) -> bool {
         let stats = connection.stats();
         if stats.recv <= self.received_packets {
             return false;
@@ -63,11 +101,20 @@ impl Meter {
         }
         // `quiche` has just computed its free window; a large value may be the stream's bound
         // instead.
-        if let Ok(room @ 0..ROOM_KNOWN) = connection.stream_capacity(control_stream)
+        let (known, part) = match self.pacer {
+            Some(_) => (ROOM_EARLIER + 1..usize::MAX, context::UNBOUND_PART),
+            None => (0..ROOM_KNOWN, 1),
+        };
+        if let Ok(room) = connection.stream_capacity(control_stream)
+            && known.contains(&room)
             && let Some(path) = active(connection)
         {
-            let in_flight = path.cwnd.saturating_sub(room);
+            let in_flight = path.cwnd.saturating_sub(room * part);
             self.offset = self.difference(&stats) - in_flight as i64;
+        }
+        let in_flight = self.pacer.is_some().then(|| self.in_flight(connection));
+        if let (Some(pacer), Some(in_flight)) = (&mut self.pacer, in_flight) {
+            pacer.on_received(connection, now, in_flight);
         }
         true
     }
@@ -96,6 +143,10 @@ impl Meter {
     pub(super) fn refresh(&mut self, connection: &Connection) {
         let Some(path) = active(connection) else { return };
         self.srtt = path.rtt;
+        if let Some(pacer) = &self.pacer {
+            (self.window, self.rate) = (pacer.window(), pacer.rate());
+            return;
+        }
         self.window = path.cwnd;
         let by_window = per_second(path.cwnd as u64, path.rtt);
         self.rate = match path.max_bandwidth {
@@ -122,7 +173,8 @@ impl Meter {
         }
         self.flight_time = stats.bytes_in_flight_duration;
         let in_flight = (difference - self.offset).max(0) as usize;
-        in_flight.min(self.window + WINDOW_EXCESS)
+        let most = if self.pacer.is_some() { context::UNBOUND_WINDOW } else { self.window };
+        in_flight.min(most + WINDOW_EXCESS)
     }
 
     fn difference(&self, stats: &Stats) -> i64 {
@@ -147,11 +199,14 @@ impl Meter {
             srtt: path.rtt,
             rtt_min: path.min_rtt.unwrap_or(path.rtt).min(path.rtt),
             rtt_var: path.rttvar,
-            window: Bytes(path.cwnd as u64),
+            window: Bytes(self.window as u64),
             in_flight: Bytes(in_flight as u64),
             unsent: Bytes(unsent as u64),
-            delivery_rate: (path.delivery_rate > 0)
-                .then(|| Bitrate::from_bytes_per_second(path.delivery_rate)),
+            delivery_rate: match &self.pacer {
+                Some(pacer) => pacer.knowledge(now).map(|known| known.rate),
+                None => (path.delivery_rate > 0)
+                    .then(|| Bitrate::from_bytes_per_second(path.delivery_rate)),
+            },
             application_limited: limited,
             sent_packets: self.sent_packets,
             lost_packets: stats.lost as u64,
@@ -231,8 +286,13 @@ fn per_second(bytes: u64, time: Duration) -> u64 {
 const PROBE: Duration = Duration::from_secs(10);
 /// Longer than a path's own variation.
 const PATIENCE_MIN: Duration = Duration::from_millis(100);
-/// The control stream's window, less its unread bytes.
+/// The control stream's window, less its unread bytes, is larger.
 const ROOM_KNOWN: usize = 64 << 10;
+/// With a pacer, a part of the free window is larger than this, and less than the control stream's
+/// window. Peers of version 0.1 have a window of this size, which shows nothing.
+const ROOM_EARLIER: usize = 256 << 10;
+/// How long a full window delays acknowledgements: the usual `max_ack_delay` (RFC 9000 18.2).
+const FULL_WAIT: Duration = Duration::from_millis(25);
 /// Shorter packets contain only acknowledgements, which are not in flight.
 const DATA_PACKET_MIN: usize = 80;
 /// Probes may exceed the window a little (RFC 9002 7.5).

@@ -31,6 +31,7 @@ mod listener;
 mod mail;
 mod meter;
 mod outbox;
+mod pacer;
 mod qlog;
 mod reason;
 mod retry;
@@ -94,11 +95,9 @@ pub const PARTIAL_MAX: usize = 16 << 20;
 /// An open stream costs about 1.3 KiB.
 pub const STREAMS_MAX: u64 = 16_384;
 
-/// The receive window of a stream: a whole unit, and room for the control stream.
-const STREAM_WINDOW: u64 = 256 << 10;
-
-/// The maximum to which the control stream's window may grow.
-const STREAM_WINDOW_MAX: u64 = 1 << 20;
+/// The receive window of a stream. That of the control stream must not bind, because its room shows
+/// the sender the bytes in flight ([`context::UNBOUND_PART`]); a data stream has only a unit.
+const STREAM_WINDOW: u64 = 2 << 20;
 
 /// Connection ids that each side keeps for the other: one in use, spares for a changed address.
 const CIDS_MAX: u64 = 4;
