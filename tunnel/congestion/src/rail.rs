@@ -236,18 +236,14 @@ impl Rail {
         }
     }
 
-    /// The rate to send at.
-    pub fn pacing(&self) -> Bitrate {
-        let Some(rate) = self.rate() else {
-            // The first window, over the first round-trip time.
-            let rtt = self.resumed.map_or(RTT_UNKNOWN / 4, |known| known.rtt);
-            let rate = WINDOW_FIRST as f64 / self.srtt.unwrap_or(rtt).as_secs_f64();
-            return Bitrate::from_bytes_per_second((rate * GAIN_MAX) as u64);
-        };
+    /// The rate to send at; `None` before the first sample: the first window needs no pacing
+    /// (RFC 9002 7.7).
+    pub fn pacing(&self) -> Option<Bitrate> {
+        let rate = self.rate()?;
         let paced =
             (rate * self.gain()).min(self.ceiling.map_or(f64::INFINITY, |ceiling| ceiling.rate));
         let least = PACKET as f64 * 2.0 / self.srtt.unwrap_or(RTT_UNKNOWN).as_secs_f64();
-        Bitrate::from_bytes_per_second(paced.max(least) as u64)
+        Some(Bitrate::from_bytes_per_second(paced.max(least) as u64))
     }
 
     /// How many bytes may be in flight.

@@ -81,8 +81,9 @@ pub(super) const CONTROLS: &str = "rail bbr cubic reno";
 
 /// Sets the congestion control of new connections.
 pub(super) fn set_control(config: &mut Config, control: Control) -> Result<(), quiche::Error> {
-    let (name, parameters, part) = settings(control);
-    config.set_custom_bbr_params(parameters);
+    let Settings { name, bbr, window, part } = settings(control);
+    config.set_custom_bbr_params(bbr);
+    config.set_initial_congestion_window_packets(window);
     config.set_send_capacity_factor(1.0 / part as f64);
     config.set_cc_algorithm_name(name)
 }
@@ -90,17 +91,29 @@ pub(super) fn set_control(config: &mut Config, control: Control) -> Result<(), q
 /// Sets that of a connection in its handshake. No effect after the first packet was sent; then the
 /// default stays.
 fn set_control_in_handshake(ssl: &mut SslRef, control: Control) {
-    let (name, parameters, part) = settings(control);
-    let _ = <Connection>::set_custom_bbr_settings_in_handshake(ssl, parameters);
+    let Settings { name, bbr, window, part } = settings(control);
+    let _ = <Connection>::set_custom_bbr_settings_in_handshake(ssl, bbr);
+    let _ = <Connection>::set_initial_congestion_window_packets_in_handshake(ssl, window);
     let _ = <Connection>::set_send_capacity_factor_in_handshake(ssl, 1.0 / part as f64);
     let _ = <Connection>::set_cc_algorithm_name_in_handshake(ssl, name);
 }
 
-/// `quiche`'s name, bbr's parameters, and the part of the free window that streams may fill.
-fn settings(control: Control) -> (&'static str, BbrParams, usize) {
+/// `quiche`'s settings of a congestion control.
+struct Settings {
+    name: &'static str,
+    bbr: BbrParams,
+    /// The initial window in packets.
+    window: usize,
+    /// Streams may fill this part of the free window, as a divisor.
+    part: usize,
+}
+
+fn settings(control: Control) -> Settings {
     match control {
-        Control::Quiche(name) => (name, bbr(), 1),
-        Control::Rail => (BBR, unbound(), UNBOUND_PART),
+        Control::Quiche(name) => Settings { name, bbr: bbr(), window: WINDOW_INITIAL, part: 1 },
+        Control::Rail => {
+            Settings { name: BBR, bbr: unbound(), window: UNBOUND_PACKETS, part: UNBOUND_PART }
+        }
     }
 }
 
@@ -213,6 +226,8 @@ pub(super) const RTT_UNKNOWN: Duration = Duration::from_millis(333);
 
 /// `quiche`'s name of its second version of bbr.
 const BBR: &str = "bbr2_gcongestion";
+/// RFC 9002 7.2.
+const WINDOW_INITIAL: usize = 10;
 /// The window that does not bind, in packets of [`quiche::MIN_CLIENT_INITIAL_LEN`] bytes or more:
 /// half of [`FLOW_WINDOW`], so that a peer's credit does not bind either, and so that the free
 /// window, less the part in flight, can be told from the room of a stream.

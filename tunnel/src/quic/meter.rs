@@ -144,7 +144,9 @@ impl Meter {
         let Some(path) = active(connection) else { return };
         self.srtt = path.rtt;
         if let Some(pacer) = &self.pacer {
-            (self.window, self.rate) = (pacer.window(), pacer.rate());
+            self.window = pacer.window();
+            let by_window = || per_second(self.window as u64, path.rtt);
+            self.rate = pacer.rate().unwrap_or_else(by_window);
             return;
         }
         self.window = path.cwnd;

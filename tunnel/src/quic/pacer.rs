@@ -63,8 +63,10 @@ impl Pacer {
     pub(super) fn on_sent(&mut self, now: Instant, length: usize, in_flight: usize) {
         let bytes = Bytes(length as u64);
         self.rail.on_sent(now, bytes.0, in_flight as u64);
-        let time = self.rail.pacing().time_for(bytes).unwrap_or(PACE_MAX).min(PACE_MAX);
-        self.next_at = self.next_at.max(now) + time;
+        if let Some(rate) = self.rail.pacing() {
+            let time = rate.time_for(bytes).unwrap_or(PACE_MAX).min(PACE_MAX);
+            self.next_at = self.next_at.max(now) + time;
+        }
     }
 
     /// All units are sent.
@@ -82,9 +84,9 @@ impl Pacer {
         self.rail.window().as_usize()
     }
 
-    /// The path's rate in bytes per second: that of the next packets.
-    pub(super) fn rate(&self) -> u64 {
-        self.rail.pacing().as_bps() / 8
+    /// The rate of the next packets in bytes per second; `None` before the first sample.
+    pub(super) fn rate(&self) -> Option<u64> {
+        self.rail.pacing().map(|rate| rate.as_bps() / 8)
     }
 
     /// What the next connection over this carrier can start from.

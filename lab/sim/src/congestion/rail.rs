@@ -55,6 +55,6 @@ impl Control for Rail {
     }
 
     fn pacing(&self) -> Option<Bitrate> {
-        self.controller.as_ref().map(Controller::pacing)
+        self.controller.as_ref().and_then(Controller::pacing)
     }
 }
