@@ -1,7 +1,7 @@
 //! The congestion control of the tunnels towards gateways.
 //!
 //! Most bytes flow in this direction, over radio links that lose packets at random: the default is
-//! bbr, or the kernel's default if bbr is not available, with a warning that names the remedy.
+//! rail over QUIC and bbr over TCP, or the kernel's default if it has no bbr, with a warning that names the remedy.
 //! Carriers may have their own. A tunnel over TCP starts with the usual control and changes when
 //! the gateway reports its carrier; over QUIC the gateway's first packet names the carrier, and a
 //! connection keeps its first control. The gateway configures its own direction.
@@ -14,6 +14,7 @@ use polyrail_model::TunnelMode;
 use polyrail_relay::Relay;
 use polyrail_relay::congestion::{kernel_has, quic_has};
 use polyrail_session::TunnelKey;
+use polyrail_tunnel::kernel_control;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 /// The congestion controls that can be used here.
@@ -55,7 +56,8 @@ impl Congestion {
         };
         if config.common.mode.allows_tls() {
             let usable = is_good(kernel_has("congestion", wanted, "the kernel's default"));
-            chosen.usual = if usable { Some(wanted.to_owned()) } else { kernels_default() };
+            let usual = || Some(kernel_control(wanted).to_owned());
+            chosen.usual = if usable { usual() } else { kernels_default() };
             chosen.by_carrier = carriers()
                 .filter(|(carrier, control)| is_good(kernel_has(&key(carrier), control, others)))
                 .collect();
@@ -115,7 +117,7 @@ fn kernels_default() -> Option<String> {
     std::str::from_utf8(name).ok().map(str::to_owned)
 }
 
-const USUAL: &str = "bbr";
+const USUAL: &str = "rail";
 
 #[cfg(test)]
 mod tests {
@@ -154,7 +156,7 @@ mod tests {
         assert_eq!(carriers, BTreeMap::from([("a".to_owned(), "reno".to_owned())]));
         let quic = chosen("congestion = \"cubic\"", table);
         assert_eq!((quic.quic.as_str(), &quic.quic_by_carrier), ("cubic", &carriers));
-        assert_eq!(chosen("congestion = \"warp\"", "").quic, "bbr");
+        assert_eq!(chosen("congestion = \"warp\"", "").quic, "rail");
         assert_eq!(chosen("mode = \"quic\"", "").usual, None);
     }
 

@@ -6,7 +6,7 @@ use std::io;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 /// The congestion controls of QUIC.
-pub const QUIC: [&str; 3] = ["bbr", "cubic", "reno"];
+pub const QUIC: [&str; 4] = ["rail", "bbr", "cubic", "reno"];
 
 /// Checks that QUIC has `name`, the value of `key`.
 ///
@@ -27,6 +27,7 @@ pub fn quic_has(key: &str, name: &str, instead: &str) -> Result<(), String> {
 /// # Errors
 /// A warning that `instead` is used, with the remedy.
 pub fn kernel_has(key: &str, name: &str, instead: &str) -> Result<(), String> {
+    let name = polyrail_tunnel::kernel_control(name);
     try_on_a_socket(name).map_err(|error| {
         format!(
             "{key}: congestion control {name} cannot be used ({error}); {instead} is taken, and \

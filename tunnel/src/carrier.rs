@@ -37,7 +37,7 @@ pub struct CarrierSpec {
 /// Kernel options of a tunnel's socket. Buffer sizes are left to the kernel's autotuning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SocketOptions {
-    /// Congestion control by the kernel's name; `None` leaves the kernel's default.
+    /// Congestion control; over TCP by the kernel's name ([`kernel_control`]). `None` leaves the kernel's default.
     pub congestion: Option<String>,
     /// How long sent data may stay unacknowledged before the kernel gives the connection up
     /// (`TCP_USER_TIMEOUT`). Default 60 s; 30 s or less would let a blackout end the path.
@@ -179,11 +179,15 @@ pub(crate) fn apply_options(
         .map_err(|error| internal("set the options of a TCP socket", &error))
 }
 
-/// Sets the congestion control by the kernel's name.
+/// The kernel's name of a congestion control: the tunnels' own, `rail`, exists over QUIC only, and
+/// stands for bbr over TCP.
+pub fn kernel_control(name: &str) -> &str {
+    if name == "rail" { "bbr" } else { name }
+}
+
+/// Sets the congestion control, by its name in configurations.
 pub(crate) fn set_congestion(socket: &SockRef<'_>, wanted: &str) -> Result<(), CloseReason> {
-    // The tunnels' own control exists over QUIC only.
-    let name = if wanted == "rail" { "bbr" } else { wanted };
-    socket.set_tcp_congestion(name.as_bytes()).map_err(|error| {
+    socket.set_tcp_congestion(kernel_control(wanted).as_bytes()).map_err(|error| {
         let forbidden = match error.raw_os_error() {
             Some(libc::EPERM) => {
                 " (it exists, but net.ipv4.tcp_allowed_congestion_control does not list it)"

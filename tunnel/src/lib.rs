@@ -23,7 +23,7 @@ mod scratch;
 pub mod tls;
 mod tunnel;
 
-pub use carrier::{CarrierSpec, SocketOptions};
+pub use carrier::{CarrierSpec, SocketOptions, kernel_control};
 pub use close::CloseReason;
 pub use kernel::unacknowledged;
 pub use network::network;

@@ -123,7 +123,7 @@ fn cloud(config: &CloudConfig) -> CheckReport {
     let mut notes = Notes::new(config);
     notes.access(&config.access);
     if let Some(control) = &config.congestion {
-        notes.congestion("congestion", control, config.common.mode, "bbr");
+        notes.congestion("congestion", control, config.common.mode, "rail");
     }
     for (carrier, control) in &config.carrier_congestion {
         let key = format!("carrier_congestion.{carrier}");
@@ -212,21 +212,23 @@ impl Notes {
                 self.interface(&format!("{key}.interface"), interface.as_str());
             }
             let mode = carrier.mode.unwrap_or(mode);
-            self.congestion(&format!("{key}.congestion"), &carrier.congestion, mode, "bbr");
+            self.congestion(&format!("{key}.congestion"), &carrier.congestion, mode, "rail");
             self.folder(&format!("{key}.qlog"), carrier.qlog.as_deref(), "no qlog is written");
         }
     }
 
     /// `instead` is used over QUIC when QUIC does not have `control`.
     fn congestion(&mut self, key: &str, control: &CongestionControl, mode: Mode, instead: &str) {
-        if mode.allows_quic() && !["bbr", "cubic", "reno"].contains(&control.as_str()) {
-            let text = format!("QUIC has bbr, cubic and reno, but no {control}");
+        if mode.allows_quic() && !["rail", "bbr", "cubic", "reno"].contains(&control.as_str()) {
+            let text = format!("QUIC has rail, bbr, cubic and reno, but no {control}");
             self.warn(key, format!("{text}: {instead} is used there"));
         }
         let available = fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
-        let is_missing = |names: String| !names.split_whitespace().any(|n| n == control.as_str());
+        // `rail` exists over QUIC only.
+        let name = if control.as_str() == "rail" { "bbr" } else { control.as_str() };
+        let is_missing = |names: String| !names.split_whitespace().any(|n| n == name);
         if mode.allows_tls() && available.is_ok_and(is_missing) {
-            self.warn(key, format!("this kernel has no {control} now (see polyrail doctor)"));
+            self.warn(key, format!("this kernel has no {name} now (see polyrail doctor)"));
         }
     }
 
@@ -357,8 +359,8 @@ mod tests {
         let found = cloud("", "[admin]\nsocket = \"none/s\"\n");
         assert!(found[0].starts_with("admin.socket: the folder"), "{found:?}");
         let missing = |key, name| {
-            let quic = "QUIC has bbr, cubic and reno, but no";
-            let instead = if key == "congestion" { "bbr" } else { "that of the other carriers" };
+            let quic = "QUIC has rail, bbr, cubic and reno, but no";
+            let instead = if key == "congestion" { "rail" } else { "that of the other carriers" };
             [
                 format!("{key}: {quic} {name}: {instead} is used there"),
                 format!("{key}: this kernel has no {name} now (see polyrail doctor)"),
