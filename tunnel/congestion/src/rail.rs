@@ -1,10 +1,11 @@
 //! The controller: it holds a small queue, whatever rate the link has at the moment.
 //!
-//! The pacing rate is the delivery rate times a gain, and the gain follows the queue: two while the
-//! queue is empty (a startup, at any time), one at the target, a half far above it. Loss is no sign
-//! of congestion before a tenth of a round is lost. There are no phases, only two exceptions: a
-//! drain now and then, to see the round-trip time without the own queue, and crowded mode, while
-//! somebody else holds the queue above the target.
+//! The window is the delivery rate times the least round-trip time and a target queue. While the
+//! queue is nearly empty, window and pacing rate are doubled: that is a startup at any time. A
+//! queue that stays although the own excess has left is not the own one: the path's delay has
+//! changed, or a rival holds it, and both count as delay from then on. Loss is no sign of
+//! congestion before a tenth of two rounds in a row is lost. Now and then a drain shows the delay
+//! without the own queue.
 
 use std::time::{Duration, Instant};
 
@@ -26,9 +27,10 @@ pub struct Rail {
     srtt: Option<Duration>,
     round: Round,
     drain: Drain,
-    /// Since when the queue has been above the target although the gain was below one.
+    /// Since when the queue has been above the target although the own excess has left.
     high_since: Option<Instant>,
-    crowded: bool,
+    /// Whether the last round was lossy.
+    was_lossy: bool,
     ceiling: Option<Ceiling>,
     /// What an earlier connection knew, until the first round-trip time.
     resumed: Option<Knowledge>,
@@ -100,7 +102,7 @@ impl Rail {
             round: Round::default(),
             drain: Drain::Due(now + DRAIN_EVERY),
             high_since: None,
-            crowded: false,
+            was_lossy: false,
             ceiling: None,
             resumed: None,
         }
@@ -148,7 +150,7 @@ impl Rail {
     pub fn on_path_change(&mut self) {
         self.rtts.clear();
         self.rtts_new.clear();
-        (self.ceiling, self.high_since, self.crowded) = (None, None, false);
+        (self.ceiling, self.high_since) = (None, None);
     }
 
     /// An acknowledgement was received.
@@ -161,7 +163,7 @@ impl Rail {
             let known = self.rate().unwrap_or(0.0);
             if !seen.limited || seen.rate > known {
                 self.rates.add(ack.now, seen.rate);
-                self.rates.expire(ack.now, RATE_PERIOD.max(least.mul_f64(1.5)));
+                self.rates.expire(ack.now, RATE_PERIOD.max(least * 2));
             }
         }
         if self.round.began.is_none() || ack.acked >= self.round.end {
@@ -172,7 +174,7 @@ impl Rail {
 
     fn on_rtt(&mut self, now: Instant, rtt: Duration) {
         let rtt = rtt.max(RTT_MIN);
-        if self.rtts.get().is_none_or(|(_, least)| rtt <= least)
+        if self.rtts.get().is_none_or(|(_, least)| rtt <= least + RTT_NOISE)
             && let Drain::Due(at) = &mut self.drain
         {
             *at = now + DRAIN_EVERY;
@@ -199,8 +201,9 @@ impl Rail {
         // Silence is a blackout, and says nothing about the queue.
         let is_steady = self.srtt.is_some_and(|srtt| time <= srtt * 2) && !time.is_zero();
         let is_lossy = lost > LOSS_LEAST && lost as f64 > LOSS_MAX * (acked + lost) as f64;
+        let was_lossy = std::mem::replace(&mut self.was_lossy, is_steady && is_lossy);
         self.ceiling = match self.ceiling {
-            _ if is_steady && is_lossy => {
+            _ if was_lossy && self.was_lossy => {
                 Some(Ceiling { rate: acked as f64 / time.as_secs_f64(), rounds: 0 })
             }
             Some(Ceiling { rate, rounds }) if rounds < CEILING_ROUNDS => {
@@ -216,7 +219,7 @@ impl Rail {
         };
     }
 
-    /// Begins and ends drains and crowded mode.
+    /// Begins and ends drains, and forgets a delay that does not apply any more.
     fn look_at_queue(&mut self, ack: &Acked) {
         let (Some(queue), Some(srtt)) = (self.queue(), self.srtt) else { return };
         self.drain = match self.drain {
@@ -226,13 +229,17 @@ impl Rail {
             }
             same => same,
         };
-        if queue <= self.target() {
+        if queue <= self.target() * 5 / 4 || ack.in_flight > self.window().0 {
             self.high_since = None;
-            self.crowded &= queue > self.target() / 2;
-        } else {
-            let since = *self.high_since.get_or_insert(ack.now);
-            let patience = CROWDED_AFTER.max(srtt * 4);
-            self.crowded |= ack.now.saturating_duration_since(since) >= patience;
+            return;
+        }
+        let since = *self.high_since.get_or_insert(ack.now);
+        if ack.now.saturating_duration_since(since) >= srtt * 3
+            && let Some((at, least)) = self.rtts_new.get()
+        {
+            self.rtts.clear();
+            self.rtts.add(at, least);
+            self.high_since = None;
         }
     }
 
@@ -240,8 +247,8 @@ impl Rail {
     /// (RFC 9002 7.7).
     pub fn pacing(&self) -> Option<Bitrate> {
         let rate = self.rate()?;
-        let paced =
-            (rate * self.gain()).min(self.ceiling.map_or(f64::INFINITY, |ceiling| ceiling.rate));
+        let gain = if self.drains() { DRAIN_GAIN } else { PACING_GAIN * self.boost() };
+        let paced = (rate * gain).min(self.ceiling.map_or(f64::INFINITY, |ceiling| ceiling.rate));
         let least = PACKET as f64 * 2.0 / self.srtt.unwrap_or(RTT_UNKNOWN).as_secs_f64();
         Some(Bitrate::from_bytes_per_second(paced.max(least) as u64))
     }
@@ -251,12 +258,12 @@ impl Rail {
         if self.rate().is_none() {
             return Bytes(WINDOW_FIRST);
         }
-        let product = self.product();
-        let window = match self.drain {
-            Drain::Until(_) => product / 2,
-            Drain::Due(_) => product * 2 + WINDOW_SLACK,
-        };
-        Bytes(window.max(WINDOW_MIN))
+        if self.drains() {
+            return Bytes((self.product() / 2).max(WINDOW_MIN));
+        }
+        let queue = self.rate().unwrap_or(0.0) * self.target().as_secs_f64();
+        let window = (self.product() as f64 + queue) * self.boost();
+        Bytes(window as u64 + WINDOW_SLACK)
     }
 
     /// The time that packets wait in the path's queue, by the newest round-trip times.
@@ -269,15 +276,14 @@ impl Rail {
         TARGET_MIN.max(self.rtt_least().unwrap_or(RTT_UNKNOWN) / 2)
     }
 
-    fn gain(&self) -> f64 {
-        if matches!(self.drain, Drain::Until(_)) {
-            return GAIN_MIN;
-        }
-        if self.crowded {
-            return GAIN_CROWDED;
-        }
-        let queue = self.queue().unwrap_or_default().as_secs_f64() / self.target().as_secs_f64();
-        (GAIN_MAX - (GAIN_MAX - 1.0) * queue).max(GAIN_MIN)
+    fn drains(&self) -> bool {
+        matches!(self.drain, Drain::Until(_))
+    }
+
+    /// How far to exceed the present rate: two at an empty queue, one from half of the target on.
+    fn boost(&self) -> f64 {
+        let queue = self.queue().unwrap_or_default().as_secs_f64();
+        2.0 - (queue / self.target().as_secs_f64() * 2.0).min(1.0)
     }
 
     /// Bytes per second; `None` before the first sample.
@@ -296,22 +302,18 @@ impl Rail {
     }
 }
 
-/// The gain at an empty queue: a window doubles in a round, as in slow start.
-const GAIN_MAX: f64 = 2.0;
-/// The gain far above the target.
-const GAIN_MIN: f64 = 0.5;
-/// The gain in crowded mode: like BBR's probes, it takes back what a rival took.
-const GAIN_CROWDED: f64 = 1.25;
+/// The window limits what is sent; pacing only spreads it.
+const PACING_GAIN: f64 = 1.25;
+/// In a drain.
+const DRAIN_GAIN: f64 = 0.5;
 /// The least queue to aim at: below it the jitter of radio links looks like a queue.
 const TARGET_MIN: Duration = Duration::from_millis(30);
 /// Rates of radio links change within a quarter of a second.
 const RATE_PERIOD: Duration = Duration::from_millis(250);
 /// The period of the least round-trip time. It is longer than the time between drains.
-const RTT_PERIOD: Duration = Duration::from_secs(3);
-const DRAIN_EVERY: Duration = Duration::from_secs(2);
-/// For so long the queue stays above the target in spite of a low gain, if it is another's.
-const CROWDED_AFTER: Duration = Duration::from_millis(500);
-/// Loss below this share of a round is not a sign of congestion: half of what TCP's bbr tolerates.
+const RTT_PERIOD: Duration = Duration::from_secs(10);
+const DRAIN_EVERY: Duration = Duration::from_secs(5);
+/// Loss below this share of two rounds in a row is not a sign of congestion: half of what TCP's bbr tolerates.
 const LOSS_MAX: f64 = 0.1;
 /// Fewer lost bytes are no sign at all.
 const LOSS_LEAST: u64 = 3 * PACKET;
@@ -322,10 +324,12 @@ const CEILING_ROUNDS: u32 = 8;
 const KNOWN_FOR: Duration = Duration::from_secs(60);
 /// Shorter times are the clock's error.
 const RTT_MIN: Duration = Duration::from_micros(100);
+/// Round-trip times that differ by less are alike.
+const RTT_NOISE: Duration = Duration::from_millis(2);
 /// The initial round-trip time of RFC 9002 6.2.2.
 const RTT_UNKNOWN: Duration = Duration::from_millis(333);
 /// RFC 9002 7.2.
 const WINDOW_FIRST: u64 = 10 * PACKET;
 const WINDOW_MIN: u64 = 4 * PACKET;
 /// For acknowledgements that arrive in bunches.
-const WINDOW_SLACK: u64 = 10 * PACKET;
+const WINDOW_SLACK: u64 = 4 * PACKET;
