@@ -27,7 +27,7 @@ impl Session {
         frame: Frame<'_>,
     ) -> Result<(), Violation> {
         let Some(slot) = self.paths.slot_of(tunnel) else { return Ok(()) };
-        self.heard_at = now;
+        self.hear(now);
         match frame {
             Frame::Open { open, data } => return self.on_open(now, slot, &open, data),
             Frame::Data { flow, sequence, sent_us, marks, data } => {
@@ -139,7 +139,7 @@ impl Session {
             return Err(Violation("more flows than the bound"));
         }
         let mut flow = Flow::new(now, number, UserId(0), false, 0, self.window_initial());
-        flow.number = Some(number);
+        (flow.number, flow.heard_before) = (Some(number), self.heard);
         self.flows.insert(flow);
         self.unopened_at.get_or_insert(now + RESET_LINGER);
         Ok(Some(number))
