@@ -463,3 +463,24 @@ fn pauses_neither_keep_flows_without_an_open_nor_end_them() {
     assert_eq!(flows_after(26, 4), 1, "dark for most of the time");
     assert_eq!(flows_after(2, 0), 0, "a pause before each look");
 }
+
+/// A peer remembers a bounded number of ended flows, and takes older ones for delivered.
+#[test]
+fn flow_that_the_peer_has_forgotten_is_reset_although_its_own_direction_has_ended() {
+    let mut attack = Attack::new();
+    let flow = attack.served(1, MEMORY);
+    attack.pair.cloud.finish(attack.pair.now, flow);
+    attack.deliver();
+    let ack = Ack {
+        flow: FlowId(1),
+        done: true,
+        cumulative: NUMBER_MAX,
+        limit: NUMBER_MAX,
+        drained: NUMBER_MAX,
+        ..Ack::default()
+    };
+    encode(&Frame::Ack(ack), &mut attack.frames);
+    assert!(attack.deliver());
+    assert_eq!(events(&mut attack, |event| matches!(event, Event::Reset { .. })), 1);
+    assert_eq!(attack.flows(), 0);
+}

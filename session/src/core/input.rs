@@ -253,7 +253,8 @@ impl Session {
         self.note_acked(now, id, &settled);
         self.credit_paths(now, &settled);
         self.paths.withdraw(spare);
-        let forgotten = |flow: &Flow| ack.done && flow.life == Life::Live && !flow.send.is_done();
+        let is_whole = |flow: &Flow| flow.send.is_done() && flow.recv.fin_reached();
+        let forgotten = |flow: &Flow| ack.done && flow.life == Life::Live && !is_whole(flow);
         if let Some(flow) = self.flows.get_mut(id).filter(|flow| forgotten(flow)) {
             // The peer does not know the flow any more, and the flow was not over.
             flow.life = Life::Ending { reason: ResetReason::Internal, after: 0 };
