@@ -2,8 +2,8 @@
 //!
 //! At the bound a client that has proved its address replaces the oldest handshake, if that is old
 //! enough: abandoned handshakes do not lock others out. One address gets only a part of the places
-//! by proofs, so that it cannot take all of them in turn. Beyond its part it replaces its own oldest
-//! handshake, because strangers and gateways may share the address of a translator.
+//! by proofs, so that it cannot take all of them in turn. Beyond its part it replaces its own
+//! oldest handshake, because strangers and gateways may share the address of a translator.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -178,7 +178,7 @@ fn messages_of_a_session_are_limited() {
     let later = now + Duration::from_secs(1);
     worker.receive(later, SessionKey(2), wire::SYNC, Duration::ZERO, &payload);
     assert_eq!(until(&feeder, |_| true).inputs_dropped, dropped + 2);
-    // A new session of the same peer has what is left of the allowance.
+    // A new session of the same peer has no new allowance.
     worker.begin(SessionKey(3), "mallory".to_owned());
     worker.receive(now, SessionKey(3), wire::SYNC, Duration::ZERO, &payload);
     assert_eq!(until(&feeder, |_| true).inputs_dropped, dropped + 3);
