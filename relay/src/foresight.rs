@@ -81,11 +81,11 @@ impl Foresight {
         match event {
             Event::SessionUp { session, peer, .. } => {
                 let (session, peer) = (*session, peer.to_string());
-                self.worker.begin(now, session, peer);
+                self.worker.begin(session, peer);
                 false
             }
             Event::SessionEnded { session, .. } => {
-                self.worker.end(*session);
+                self.worker.end(now, *session);
                 false
             }
             Event::Message { session, channel, waited, payload } => {

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use polyrail_model::{Identity, TunnelMode};
+use polyrail_session::limits::SESSION_PATHS_MAX;
 use polyrail_session::{SessionKey, SessionStatus};
 
 /// The traffic of one path, or of all paths of a carrier.
@@ -25,9 +26,12 @@ pub struct Traffic {
 
 #[derive(Debug, Default)]
 pub(crate) struct TrafficTotals {
-    alive: BTreeMap<(SessionKey, u64), (Name, Traffic)>,
+    alive: Alive,
     ended: BTreeMap<Name, Traffic>,
 }
+
+/// The paths in use, by session and number.
+type Alive = BTreeMap<(SessionKey, u64), (Name, Traffic)>;
 
 /// The peer, if it is known, and the carrier.
 pub(crate) type Name = (Option<Identity>, String);
@@ -50,13 +54,23 @@ impl TrafficTotals {
                 alive.insert(key, (name, carried));
             }
         }
+        self.replace(alive);
+    }
+
+    /// Takes the paths that are in use now; adds those that have ended to the totals.
+    fn replace(&mut self, alive: Alive) {
         let before = std::mem::replace(&mut self.alive, alive);
         for (key, (name, carried)) in before {
-            let room = self.ended.len() < CARRIERS_MAX || self.ended.contains_key(&name);
-            if room && !self.alive.contains_key(&key) {
+            if !self.alive.contains_key(&key) && self.has_room(&name) {
                 self.ended.entry(name).or_default().add(&carried);
             }
         }
+    }
+
+    fn has_room(&self, name: &Name) -> bool {
+        let of_peer = self.ended.range((name.0.clone(), String::new())..);
+        let of_peer = of_peer.take_while(|((peer, _), _)| *peer == name.0);
+        self.ended.contains_key(name) || of_peer.take(CARRIERS_MAX).count() < CARRIERS_MAX
     }
 
     /// The totals of each carrier that ever had a path.
@@ -80,5 +94,28 @@ impl Traffic {
     }
 }
 
-/// The maximum number of carriers whose totals outlive their paths; others are dropped.
-const CARRIERS_MAX: usize = 4096;
+/// The maximum number of carriers of a peer whose totals outlive their paths; others are dropped.
+const CARRIERS_MAX: usize = SESSION_PATHS_MAX;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn carriers_of_one_peer_take_no_place_of_another() {
+        let mut totals = TrafficTotals::default();
+        let mut carry = |peer: &str, carrier: String, path: u64| {
+            let name = (Identity::new(peer).ok(), carrier);
+            let carried = Traffic { sent_bytes: 7, ..Traffic::default() };
+            totals.replace([((SessionKey(1), path), (name.clone(), carried))].into());
+            (totals.totals().len(), totals.totals()[&name].sent_bytes)
+        };
+        for number in 0..5_000 {
+            carry("mallory", format!("c{number}"), number);
+        }
+        carry("train-7", "alpha".to_owned(), 10_000);
+        carry("train-7", "alpha".to_owned(), 10_001);
+        let all = carry("train-7", "alpha".to_owned(), 10_002);
+        assert_eq!(all, (CARRIERS_MAX + 1, 3 * 7));
+    }
+}

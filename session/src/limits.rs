@@ -128,7 +128,7 @@ pub const FLOW_OVERHEAD: u64 = 4 * 1_024;
 /// How long a reset flow continues to deliver data written before the reset.
 pub const RESET_LINGER: Duration = Duration::from_secs(30);
 
-/// A peer of which nothing arrived for this time is silent: its flows without an OPEN wait longer.
+/// A peer of which nothing arrived for this time is silent: flows without an OPEN do not age.
 pub const SILENT_AFTER: Duration = Duration::from_secs(1);
 
 /// Sessions of a cloud; a HELLO beyond is refused.

@@ -73,6 +73,16 @@ impl Attack {
         !pair.at_cloud.iter().any(|event| closes(event).is_some())
     }
 
+    /// Sends PINGs for this time.
+    fn speak(&mut self, time: Duration) {
+        let until = self.pair.now + time;
+        while self.pair.now < until {
+            self.pair.advance(Duration::from_millis(500));
+            encode(&Frame::Ping { token: 0, sent_us: 0 }, &mut self.frames);
+            self.deliver();
+        }
+    }
+
     /// The cloud has closed the tunnel: joins the session with another one.
     fn rejoin(&mut self) {
         self.pair.at_cloud.clear();
@@ -422,17 +432,9 @@ fn flows_whose_open_never_arrives_expire() {
     // While its carriers are dark, an honest peer cannot deliver an OPEN.
     attack.pair.advance(linger + 3 * RESET_LINGER);
     assert_eq!(attack.flows(), 200, "the OPEN may be on its way");
-    let speak = |attack: &mut Attack, time: Duration| {
-        let until = attack.pair.now + time;
-        while attack.pair.now < until {
-            attack.pair.advance(Duration::from_millis(500));
-            encode(&Frame::Ping { token: 0, sent_us: 0 }, &mut attack.frames);
-            attack.deliver();
-        }
-    };
-    speak(&mut attack, linger + RESET_LINGER);
+    attack.speak(linger + RESET_LINGER);
     assert_eq!(attack.flows(), 200, "it speaks again");
-    speak(&mut attack, 2 * RESET_LINGER);
+    attack.speak(2 * RESET_LINGER);
     assert_eq!(attack.flows(), 0);
     // A flow with an OPEN stays.
     attack.open(201);
@@ -441,4 +443,44 @@ fn flows_whose_open_never_arrives_expire() {
     assert_eq!(attack.flows(), 1);
     let key = attack.pair.opened();
     assert!(drain(&mut attack.pair.cloud, attack.pair.now, key).is_empty());
+}
+
+#[test]
+fn pauses_neither_keep_flows_without_an_open_nor_end_them() {
+    let periods = (Settings::default().linger + 3 * RESET_LINGER).as_secs() / 30;
+    // The cloud looks for such flows every 30 s.
+    let flows_after = |silent: u64, speaks: u64| {
+        let mut attack = Attack::new();
+        attack.data(1, 2, b"x");
+        assert!(attack.deliver());
+        for _ in 0..periods {
+            attack.speak(Duration::from_secs(30 - silent - speaks));
+            attack.pair.advance(Duration::from_secs(silent));
+            attack.speak(Duration::from_secs(speaks));
+        }
+        attack.flows()
+    };
+    assert_eq!(flows_after(26, 4), 1, "dark for most of the time");
+    assert_eq!(flows_after(2, 0), 0, "a pause before each look");
+}
+
+/// A peer remembers a bounded number of ended flows, and takes older ones for delivered.
+#[test]
+fn flow_that_the_peer_has_forgotten_is_reset_although_its_own_direction_has_ended() {
+    let mut attack = Attack::new();
+    let flow = attack.served(1, MEMORY);
+    attack.pair.cloud.finish(attack.pair.now, flow);
+    attack.deliver();
+    let ack = Ack {
+        flow: FlowId(1),
+        done: true,
+        cumulative: NUMBER_MAX,
+        limit: NUMBER_MAX,
+        drained: NUMBER_MAX,
+        ..Ack::default()
+    };
+    encode(&Frame::Ack(ack), &mut attack.frames);
+    assert!(attack.deliver());
+    assert_eq!(events(&mut attack, |event| matches!(event, Event::Reset { .. })), 1);
+    assert_eq!(attack.flows(), 0);
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::probe::{Way, probe};
-use super::{ATTACKER, OTHERS, add_passengers, address, wires};
+use super::{ATTACKER, OTHERS, add_passengers, address, ensure_held, wires};
 use crate::addresses::{Family, RESOLVER, SERVER, SERVER_NAME};
 use crate::bench::{Effort, in_world};
 use crate::dns;
@@ -27,6 +27,7 @@ pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
         let quiet = probe(&world.lab.passenger, &others, server, PROBES, length)?;
         let before = memory(world)?;
         let _held = hold(world, count)?;
+        ensure_held(world, count.min(FLOWS_MAX))?;
         let attacked = probe(&world.lab.passenger, &others, server, PROBES, length)?;
         let after = memory(world)?;
         if let Some(reason) = &attacked.reason {
@@ -100,5 +101,7 @@ const HOLD_LIMIT: Duration = Duration::from_secs(120);
 const PROBES: u32 = 20;
 const QUESTIONS: u32 = 10;
 const MIB: f64 = 1_048_576.0;
+/// The attacker's connections that stay: `session.user_flows_max`.
+const FLOWS_MAX: usize = 1_024;
 /// 1.2 times `session.memory`, and 8 KiB for each of 1,024 flows.
 const GROWTH_MIB: f64 = 1.2 * 16.0 + 8.0;

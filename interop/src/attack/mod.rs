@@ -16,10 +16,12 @@ mod unread;
 
 use std::net::IpAddr;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
+use crate::admin;
 use crate::bench::Suite;
 use crate::carrier::Link;
+use crate::lab::Side;
 use crate::world::{Plan, World};
 
 pub use flood::hold_open;
@@ -66,4 +68,15 @@ fn add_passengers(world: &World) -> Result<()> {
 /// The address of a passenger.
 fn address(number: u8) -> IpAddr {
     IpAddr::from([10, 71, 0, number])
+}
+
+/// Fails unless both daemons have at least this many users' connections: else the attack that
+/// holds them shows nothing.
+fn ensure_held(world: &World, least: usize) -> Result<()> {
+    for side in [Side::Gateway, Side::Cloud] {
+        let status = admin::get(&side.admin_socket(&world.lab), "/v1/status")?;
+        let legs = status["legs"].as_u64().unwrap_or(0);
+        ensure!(legs >= least as u64, "the {} has {legs} connections of {least}", side.name());
+    }
+    Ok(())
 }

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 
 use anyhow::{Context, Result};
 
-use super::{ATTACKER, OTHERS, add_passengers, address, links};
+use super::{ATTACKER, OTHERS, add_passengers, address, ensure_held, links};
 use crate::addresses::{Family, SERVER, WEB_PORT};
 use crate::bench::stalled::{connect_from, wait_until_quiet};
 use crate::bench::{Effort, in_world};
@@ -45,6 +45,7 @@ fn measure(world: &mut World, pairs: usize, readers: usize) -> Result<Vec<[Measu
         let unread = request(world, &large, readers)?;
         wait_until_quiet(world)?;
         let next = download(world, &file)?;
+        ensure_held(world, readers)?;
         drop(unread);
         println!(
             "pair {pair}: {:.1} and {:.1} Mbit/s, {:.2} and {:.2} s of processor time",

@@ -27,6 +27,11 @@ impl Bucket {
         (self.tokens + earned).min(self.burst)
     }
 
+    /// Whether it has the most tokens.
+    pub(crate) fn is_full(&self, now: Instant) -> bool {
+        self.level(now) >= self.burst
+    }
+
     /// Takes tokens; false if there are too few.
     pub(crate) fn take(&mut self, now: Instant, cost: usize) -> bool {
         let (level, cost) = (self.level(now), cost as f64);

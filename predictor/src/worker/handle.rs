@@ -1,6 +1,5 @@
 //! The data plane's end of the worker's channels.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use polyrail_model::{Channel, SessionKey};
 
-use super::allowance::Allowance;
+use super::allowance::Allowances;
 use super::options::Options;
 use super::thread::{Counts, Message, Thread};
 use super::{Input, Output, WorkerState};
@@ -23,7 +22,7 @@ pub struct Worker {
     outputs: Receiver<Output>,
     thread: Option<JoinHandle<()>>,
     /// What the sessions' peers may send.
-    allowances: BTreeMap<SessionKey, Allowance>,
+    allowances: Allowances,
 }
 
 /// Feeds a worker; never blocks.
@@ -46,7 +45,7 @@ impl Worker {
         let thread = Thread { options, received, output, counts };
         let builder = std::thread::Builder::new().name("linkdb".to_owned());
         let thread = builder.spawn(move || thread.run())?;
-        Ok(Self { feeder, outputs, thread: Some(thread), allowances: BTreeMap::new() })
+        Ok(Self { feeder, outputs, thread: Some(thread), allowances: Allowances::default() })
     }
 
     /// Feeds an input; see [`Feeder::feed`].
@@ -55,14 +54,14 @@ impl Worker {
     }
 
     /// A session with a peer of this name has begun.
-    pub fn begin(&mut self, now: Instant, session: SessionKey, peer: String) {
-        self.allowances.insert(session, Allowance::new(now, peer.clone()));
+    pub fn begin(&mut self, session: SessionKey, peer: String) {
+        self.allowances.begin(session, peer.clone());
         self.feed(Input::Up { session, peer });
     }
 
     /// A session has ended.
-    pub fn end(&mut self, session: SessionKey) {
-        self.allowances.remove(&session);
+    pub fn end(&mut self, now: Instant, session: SessionKey) {
+        self.allowances.end(now, session);
         self.feed(Input::Down(session));
     }
 
@@ -76,8 +75,7 @@ impl Worker {
         waited: Duration,
         payload: &[u8],
     ) {
-        let allowance = self.allowances.get_mut(&session);
-        if !allowance.is_some_and(|allowance| allowance.take(now, channel)) {
+        if !self.allowances.take(now, session, channel) {
             self.feeder.counts.inputs_dropped.fetch_add(1, Ordering::Relaxed);
             return;
         }

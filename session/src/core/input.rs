@@ -27,7 +27,7 @@ impl Session {
         frame: Frame<'_>,
     ) -> Result<(), Violation> {
         let Some(slot) = self.paths.slot_of(tunnel) else { return Ok(()) };
-        self.heard_at = now;
+        self.hear(now);
         match frame {
             Frame::Open { open, data } => return self.on_open(now, slot, &open, data),
             Frame::Data { flow, sequence, sent_us, marks, data } => {
@@ -139,7 +139,7 @@ impl Session {
             return Err(Violation("more flows than the bound"));
         }
         let mut flow = Flow::new(now, number, UserId(0), false, 0, self.window_initial());
-        flow.number = Some(number);
+        (flow.number, flow.heard_before) = (Some(number), self.heard);
         self.flows.insert(flow);
         self.unopened_at.get_or_insert(now + RESET_LINGER);
         Ok(Some(number))
@@ -253,7 +253,8 @@ impl Session {
         self.note_acked(now, id, &settled);
         self.credit_paths(now, &settled);
         self.paths.withdraw(spare);
-        let forgotten = |flow: &Flow| ack.done && flow.life == Life::Live && !flow.send.is_done();
+        let is_whole = |flow: &Flow| flow.send.is_done() && flow.recv.fin_reached();
+        let forgotten = |flow: &Flow| ack.done && flow.life == Life::Live && !is_whole(flow);
         if let Some(flow) = self.flows.get_mut(id).filter(|flow| forgotten(flow)) {
             // The peer does not know the flow any more, and the flow was not over.
             flow.life = Life::Ending { reason: ResetReason::Internal, after: 0 };

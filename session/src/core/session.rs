@@ -6,7 +6,7 @@
 //! connects them. Frames arrive in `input` and are sent in `transmit`.
 
 use std::collections::VecDeque;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use polyrail_model::{Bytes, Destination, FlowId, NodeRole, SessionKey, UserId};
 use polyrail_scheduler::Chain;
@@ -49,7 +49,9 @@ pub(crate) struct Session {
     /// When flows without an OPEN may have expired.
     pub(super) unopened_at: Option<Instant>,
     /// When the last frame arrived.
-    pub(super) heard_at: Instant,
+    heard_at: Instant,
+    /// The time in which frames arrived: a pause counts as [`SILENT_AFTER`] at most.
+    pub(super) heard: Duration,
     pub(super) going_away: Option<String>,
     pub(super) peer_going: bool,
     /// The caller knows that the peer broke the protocol on a flow.
@@ -79,6 +81,7 @@ impl Session {
             reset_line: VecDeque::new(),
             unopened_at: None,
             heard_at: now,
+            heard: Duration::ZERO,
             going_away: None,
             peer_going: false,
             alarmed: false,
@@ -392,23 +395,28 @@ impl Session {
         }
     }
 
+    /// A frame has arrived.
+    pub(super) fn hear(&mut self, now: Instant) {
+        let pause = now.saturating_duration_since(self.heard_at);
+        self.heard += pause.min(SILENT_AFTER);
+        self.heard_at = now;
+    }
+
     /// Removes flows whose OPEN did not arrive in time. An honest peer delivers it, or loses its
-    /// session, within the linger after the last silence: it may be silent because all its
-    /// carriers are dark.
+    /// session, within the linger. Time counts only while frames arrive: a silent peer may have
+    /// dark carriers.
     fn expire_unopened(&mut self, now: Instant) {
         if self.unopened_at.is_none_or(|at| now < at) {
             return;
         }
-        let is_silent = now.saturating_duration_since(self.heard_at) >= SILENT_AFTER;
         let patience = self.settings.linger + 2 * RESET_LINGER;
         let unopened = self.flows.iter().filter(|flow| !self.is_known(flow));
-        let unopened: Vec<FlowId> = unopened.map(|flow| flow.id).collect();
-        self.unopened_at = (!unopened.is_empty()).then(|| now + RESET_LINGER);
-        for id in unopened {
-            let Some(flow) = self.flows.get_mut(id) else { continue };
-            if is_silent {
-                flow.since = now;
-            } else if now.saturating_duration_since(flow.since) >= patience {
+        let (over, waiting): (Vec<_>, Vec<_>) = unopened
+            .map(|flow| (flow.id, self.heard - flow.heard_before >= patience))
+            .partition(|(_, over)| *over);
+        self.unopened_at = (!waiting.is_empty()).then(|| now + RESET_LINGER);
+        for (id, _) in over {
+            if let Some(flow) = self.flows.get_mut(id) {
                 flow.life = Life::Ending { reason: ResetReason::Idle, after: 0 };
                 self.bury(now, id);
             }

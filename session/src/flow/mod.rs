@@ -18,7 +18,7 @@ mod recv;
 mod runs;
 mod send;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use polyrail_model::{Destination, FlowId, UserId};
 
@@ -51,8 +51,8 @@ pub(crate) struct Flow {
     pub told_readable: bool,
     pub due: Due,
     pub dialed: bool,
-    /// When it was opened, or the first of its frames arrived.
-    pub since: Instant,
+    /// The time in which the peer was heard before its first frame.
+    pub heard_before: Duration,
     /// When the caller last wrote or read a byte.
     pub moved_at: Instant,
     /// Bytes sent, with an exponential decay over a second.
@@ -136,7 +136,7 @@ impl Flow {
             told_readable: false,
             due: Due::default(),
             dialed: false,
-            since: now,
+            heard_before: Duration::ZERO,
             moved_at: now,
             recent: 0.0,
             recent_at: now,

@@ -2,7 +2,8 @@
 //!
 //! At the bound a client that has proved its address replaces the oldest handshake, if that is old
 //! enough: abandoned handshakes do not lock others out. One address gets only a part of the places
-//! by proofs, so that it cannot take all of them in turn.
+//! by proofs, so that it cannot take all of them in turn. Beyond its part it replaces its own
+//! oldest handshake, because strangers and gateways may share the address of a translator.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -36,15 +37,28 @@ impl HalfOpens {
 
     /// How many handshakes this address has by proof.
     pub(super) fn proven_by(&self, address: IpAddr) -> usize {
-        let network = Some(network(address));
-        self.0.values().filter(|entry| entry.proven == network).count()
+        self.of(address).count()
     }
 
     /// The connection whose handshake may be replaced.
     pub(super) fn oldest(&self, now: Instant) -> Option<u64> {
-        let (connection, entry) = self.0.first_key_value()?;
-        (now.saturating_duration_since(entry.since) >= GRACE).then_some(*connection)
+        replaceable(now, self.0.iter().next())
     }
+
+    /// The same among those that this address has by proof.
+    pub(super) fn oldest_of(&self, now: Instant, address: IpAddr) -> Option<u64> {
+        replaceable(now, self.of(address).next())
+    }
+
+    fn of(&self, address: IpAddr) -> impl Iterator<Item = (&u64, &Entry)> {
+        let network = Some(network(address));
+        self.0.iter().filter(move |(_, entry)| entry.proven == network)
+    }
+}
+
+fn replaceable(now: Instant, oldest: Option<(&u64, &Entry)>) -> Option<u64> {
+    let (connection, entry) = oldest?;
+    (now.saturating_duration_since(entry.since) >= GRACE).then_some(*connection)
 }
 
 /// A handshake over a slow carrier, with a loss, takes less.
@@ -67,6 +81,8 @@ mod tests {
         assert_eq!(all.proven_by(address("::ffff:192.0.2.1")), 1);
         assert_eq!(all.oldest(now + GRACE / 2), None);
         assert_eq!(all.oldest(now + GRACE), Some(1));
+        let of = |time| all.oldest_of(now + time, address("2001:db8::3"));
+        assert_eq!((of(GRACE / 2), of(GRACE)), (None, Some(2)));
         all.end(1);
         all.end(3);
         assert_eq!((all.count(), all.oldest(now + GRACE)), (2, Some(2)));

@@ -295,15 +295,21 @@ impl Listener {
     }
 
     /// Whether a client with a proved address may connect; at the bound it replaces the oldest
-    /// handshake.
+    /// handshake, at the bound of its address the oldest of that.
     fn make_way(&mut self, now: Instant, address: IpAddr) -> bool {
         let half_open_max = self.options.half_open_max;
-        if self.half_open.proven_by(address) >= half_open_max.div_ceil(SHARE) {
-            return false;
-        }
-        if self.half_open() >= half_open_max
-            && let Some(oldest) = self.half_open.oldest(now)
-        {
+        let oldest = if self.half_open.proven_by(address) >= half_open_max.div_ceil(SHARE) {
+            let oldest = self.half_open.oldest_of(now, address);
+            if oldest.is_none() {
+                return false;
+            }
+            oldest
+        } else if self.half_open() >= half_open_max {
+            self.half_open.oldest(now)
+        } else {
+            None
+        };
+        if let Some(oldest) = oldest {
             self.half_open.end(oldest);
             self.post(oldest, Mail::GiveWay);
         }

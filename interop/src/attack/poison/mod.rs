@@ -160,11 +160,12 @@ fn attack(world: &mut World, length: f64, size: Size) -> Result<Seen> {
     let log = forged(length + MARGIN, &fleet.honest, size, fleet.now_ms);
     let (memory, lines) = (usage::memory_bytes(world.cloud.id())?, lines(&world.cloud));
     let started = Instant::now();
+    let known = received(&Side::Gateway.admin_socket(&world.lab));
     let mut forger = Forger::connect(world)?;
     forger.impersonate(&fleet.logs, size.each)?;
     forger.upload(&log)?;
     let upload = started.elapsed();
-    relayed(world)?;
+    relayed(world, known)?;
     let over = AtomicBool::new(false);
     let forecasts = std::thread::scope(|scope| {
         let flood = scope.spawn(|| forger.flood(&fleet.logs, &over));
@@ -211,8 +212,8 @@ fn purge(world: &mut World, fleet: &mut Fleet, log: &Log) -> Result<u64> {
 }
 
 /// Waits until the victim has what the cloud relays: as much as the cloud received, or nothing new
-/// arrives, because the cloud has dropped useless entries.
-fn relayed(world: &World) -> Result<()> {
+/// arrives, because the cloud has dropped useless entries. It had `known` handovers before.
+fn relayed(world: &World, known: u64) -> Result<()> {
     let sockets = [Side::Cloud, Side::Gateway].map(|side| side.admin_socket(&world.lab));
     let (mut before, mut since) = (0, Instant::now());
     while since.elapsed() < RELAY {
@@ -225,7 +226,8 @@ fn relayed(world: &World) -> Result<()> {
         std::thread::sleep(POLL);
     }
     let [cloud, victim] = sockets.each_ref().map(|socket| received(socket));
-    println!("the cloud received {cloud} handovers, the victim {victim}");
+    println!("the cloud received {cloud} handovers, the victim {victim}, and {known} before");
+    ensure!(victim > known, "nothing of the forger has reached the victim");
     Ok(())
 }
 

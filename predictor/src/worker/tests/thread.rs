@@ -157,8 +157,8 @@ fn messages_of_a_session_are_limited() {
     let now = Instant::now();
     let marks = SyncMessage::Marks { end: false, heard: false, marks: vec![] };
     let payload = wire::encode_sync(&marks);
-    worker.begin(now, SessionKey(1), "mallory".to_owned());
-    worker.begin(now, SessionKey(2), "train-2".to_owned());
+    worker.begin(SessionKey(1), "mallory".to_owned());
+    worker.begin(SessionKey(2), "train-2".to_owned());
     let mut send = |session, count| {
         for _ in 0..count {
             worker.receive(now, SessionKey(session), wire::SYNC, Duration::ZERO, &payload);
@@ -172,12 +172,18 @@ fn messages_of_a_session_are_limited() {
     let dropped = until(&feeder, |_| true).inputs_dropped;
     let bad = [0xff];
     worker.receive(now, SessionKey(1), wire::TELEMETRY, Duration::ZERO, &bad);
-    worker.end(SessionKey(1));
+    worker.end(now, SessionKey(1));
     worker.receive(now, SessionKey(1), wire::SYNC, Duration::ZERO, &payload);
     until(&feeder, |state| state.inputs_dropped == dropped + 2);
     let later = now + Duration::from_secs(1);
     worker.receive(later, SessionKey(2), wire::SYNC, Duration::ZERO, &payload);
     assert_eq!(until(&feeder, |_| true).inputs_dropped, dropped + 2);
+    // A new session of the same peer has no new allowance.
+    worker.begin(SessionKey(3), "mallory".to_owned());
+    worker.receive(now, SessionKey(3), wire::SYNC, Duration::ZERO, &payload);
+    assert_eq!(until(&feeder, |_| true).inputs_dropped, dropped + 3);
+    worker.receive(later, SessionKey(3), wire::SYNC, Duration::ZERO, &payload);
+    assert_eq!(until(&feeder, |_| true).inputs_dropped, dropped + 3);
 }
 
 /// More gateways than the channel holds messages.
