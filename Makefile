@@ -10,7 +10,8 @@ SIM_TRIPS ?= 24
 SIM ?=
 LINKDB ?=
 export PREVIOUS ?= HEAD~1
-PURE := -p polyrail-model -p polyrail-scheduler -p polyrail-session -p polyrail-predictor
+PURE := -p polyrail-model -p polyrail-scheduler -p polyrail-session -p polyrail-predictor \
+	-p polyrail-congestion
 export PROFILE
 
 .DEFAULT_GOAL := help

@@ -1,7 +1,7 @@
 //! The congestion control of the tunnels towards gateways.
 //!
 //! Most bytes flow in this direction, over radio links that lose packets at random: the default is
-//! rail over QUIC and bbr over TCP, or the kernel's default if it has no bbr, with a warning that names the remedy.
+//! bbr, or the kernel's default if bbr is not available, with a warning that names the remedy.
 //! Carriers may have their own. A tunnel over TCP starts with the usual control and changes when
 //! the gateway reports its carrier; over QUIC the gateway's first packet names the carrier, and a
 //! connection keeps its first control. The gateway configures its own direction.
@@ -117,7 +117,7 @@ fn kernels_default() -> Option<String> {
     std::str::from_utf8(name).ok().map(str::to_owned)
 }
 
-const USUAL: &str = "rail";
+const USUAL: &str = "bbr";
 
 #[cfg(test)]
 mod tests {
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(carriers, BTreeMap::from([("a".to_owned(), "reno".to_owned())]));
         let quic = chosen("congestion = \"cubic\"", table);
         assert_eq!((quic.quic.as_str(), &quic.quic_by_carrier), ("cubic", &carriers));
-        assert_eq!(chosen("congestion = \"warp\"", "").quic, "rail");
+        assert_eq!(chosen("congestion = \"warp\"", "").quic, "bbr");
         assert_eq!(chosen("mode = \"quic\"", "").usual, None);
     }
 

@@ -115,7 +115,7 @@ fn congestion_warnings(old: &GatewayConfig, new: &GatewayConfig) -> Vec<String> 
             warnings.extend(kernel_has(&key, name, "the kernel's default").err());
         }
         if mode.allows_quic() {
-            warnings.extend(quic_has(&key, name, "rail").err());
+            warnings.extend(quic_has(&key, name, "bbr").err());
         }
     }
     warnings

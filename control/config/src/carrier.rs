@@ -23,8 +23,8 @@ pub struct CarrierConfig {
     /// The cloud's addresses over this carrier, when not those of `[cloud]`; then 1 to 8.
     #[serde(default, deserialize_with = "some_list::<_, PeerAddress, _, 1, 8>")]
     pub addresses: Option<Vec<SocketAddr>>,
-    /// The congestion control; default `rail`.
-    #[serde(default = "CongestionControl::rail")]
+    /// The congestion control; default `bbr`.
+    #[serde(default = "CongestionControl::bbr")]
     pub congestion: CongestionControl,
     /// How its tunnels travel, when not as the top of the file says.
     pub mode: Option<Mode>,

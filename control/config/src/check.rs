@@ -123,7 +123,7 @@ fn cloud(config: &CloudConfig) -> CheckReport {
     let mut notes = Notes::new(config);
     notes.access(&config.access);
     if let Some(control) = &config.congestion {
-        notes.congestion("congestion", control, config.common.mode, "rail");
+        notes.congestion("congestion", control, config.common.mode, "bbr");
     }
     for (carrier, control) in &config.carrier_congestion {
         let key = format!("carrier_congestion.{carrier}");
@@ -212,7 +212,7 @@ impl Notes {
                 self.interface(&format!("{key}.interface"), interface.as_str());
             }
             let mode = carrier.mode.unwrap_or(mode);
-            self.congestion(&format!("{key}.congestion"), &carrier.congestion, mode, "rail");
+            self.congestion(&format!("{key}.congestion"), &carrier.congestion, mode, "bbr");
             self.folder(&format!("{key}.qlog"), carrier.qlog.as_deref(), "no qlog is written");
         }
     }
@@ -360,7 +360,7 @@ mod tests {
         assert!(found[0].starts_with("admin.socket: the folder"), "{found:?}");
         let missing = |key, name| {
             let quic = "QUIC has rail, bbr, cubic and reno, but no";
-            let instead = if key == "congestion" { "rail" } else { "that of the other carriers" };
+            let instead = if key == "congestion" { "bbr" } else { "that of the other carriers" };
             [
                 format!("{key}: {quic} {name}: {instead} is used there"),
                 format!("{key}: this kernel has no {name} now (see polyrail doctor)"),

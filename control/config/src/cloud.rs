@@ -27,8 +27,7 @@ pub struct CloudTables {
     /// The addresses on which gateways connect; 1 to 8, each once.
     #[serde(deserialize_with = "list::<_, ListenAddress, _, 1, 8>")]
     pub listen: Vec<SocketAddr>,
-    /// The congestion control of the downlink; by default rail, and bbr over TLS where the
-    /// kernel has it.
+    /// The congestion control of the downlink; by default bbr where the kernel has it.
     pub congestion: Option<CongestionControl>,
     /// `[carrier_congestion]`: other ones for single carriers, by the names that gateways give
     /// them; at most 256.

@@ -83,8 +83,8 @@ names! {
 
 impl CongestionControl {
     /// The default control.
-    pub(crate) fn rail() -> Self {
-        Self("rail".to_owned())
+    pub(crate) fn bbr() -> Self {
+        Self("bbr".to_owned())
     }
 }
 

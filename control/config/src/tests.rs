@@ -67,7 +67,7 @@ fn gateway_defaults_are_as_documented() {
     let carrier = &own.carriers[0];
     assert!(!carrier.metered && carrier.usable());
     assert_eq!((carrier.qlog.as_ref(), carrier.modem.as_ref(), carrier.mode), (None, None, None));
-    assert_eq!((carrier.congestion.as_str(), carrier.role), ("rail", CarrierRole::Primary));
+    assert_eq!((carrier.congestion.as_str(), carrier.role), ("bbr", CarrierRole::Primary));
     assert_eq!(own.addresses(carrier), own.cloud.addresses);
     let interval = Duration::from_millis(100);
     let restart = Restart { enabled: true, early_data: true, attempts_max: 3, interval };

@@ -2,8 +2,8 @@
 //!
 //! The window is the delivery rate times the least round-trip time and a target queue. While the
 //! queue is nearly empty, window and pacing rate are doubled: that is a startup at any time. A
-//! queue that stays although the own excess has left is not the own one: the path's delay has
-//! changed, or a rival holds it, and both count as delay from then on. Loss is no sign of
+//! queue that stays for three round trips is not the own one, which leaves sooner: the path's delay
+//! has changed, or a rival holds it, and both count as delay from then on. Loss is no sign of
 //! congestion before a tenth of two rounds in a row is lost. Now and then a drain shows the delay
 //! without the own queue.
 
@@ -27,7 +27,7 @@ pub struct Rail {
     srtt: Option<Duration>,
     round: Round,
     drain: Drain,
-    /// Since when the queue has been above the target although the own excess has left.
+    /// Since when the queue has been longer than a full window makes it.
     high_since: Option<Instant>,
     /// Whether the last round was lossy.
     was_lossy: bool,
@@ -229,7 +229,7 @@ impl Rail {
             }
             same => same,
         };
-        if queue <= self.target() * 5 / 4 || ack.in_flight > self.window().0 {
+        if queue <= self.queue_own() * 3 / 2 {
             self.high_since = None;
             return;
         }
@@ -276,6 +276,12 @@ impl Rail {
         TARGET_MIN.max(self.rtt_least().unwrap_or(RTT_UNKNOWN) / 2)
     }
 
+    /// The queue that a full window makes.
+    fn queue_own(&self) -> Duration {
+        let slack = self.rate().map_or(0.0, |rate| WINDOW_SLACK as f64 / rate.max(1.0));
+        self.target() + Duration::try_from_secs_f64(slack).unwrap_or(RTT_UNKNOWN)
+    }
+
     fn drains(&self) -> bool {
         matches!(self.drain, Drain::Until(_))
     }
@@ -317,9 +323,9 @@ const DRAIN_EVERY: Duration = Duration::from_secs(5);
 const LOSS_MAX: f64 = 0.1;
 /// Fewer lost bytes are no sign at all.
 const LOSS_LEAST: u64 = 3 * PACKET;
-/// For so many rounds the rate stays at what the path delivered. A probe behind them costs a round
-/// of up to half of its packets.
-const CEILING_ROUNDS: u32 = 8;
+/// For so many rounds the rate stays at what the path delivered. The probe behind them costs two
+/// rounds of up to half of their packets.
+const CEILING_ROUNDS: u32 = 16;
 /// Knowledge is valid for so long (RFC 9959 leaves this to the path's kind).
 const KNOWN_FOR: Duration = Duration::from_secs(60);
 /// Shorter times are the clock's error.
@@ -333,3 +339,143 @@ const WINDOW_FIRST: u64 = 10 * PACKET;
 const WINDOW_MIN: u64 = 4 * PACKET;
 /// For acknowledgements that arrive in bunches.
 const WINDOW_SLACK: u64 = 4 * PACKET;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn base() -> Instant {
+        #[allow(clippy::disallowed_methods)] // the base of this test's clock
+        Instant::now()
+    }
+
+    const fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    /// A sender that always has data, over a link with a queue: bytes a millisecond, a round trip
+    /// without the queue, and the queue's length.
+    struct Link {
+        rail: Rail,
+        now: Instant,
+        /// Packets in flight: when they are acknowledged, and when they were sent.
+        flight: std::collections::VecDeque<(Instant, Instant)>,
+        free_at: Instant,
+        next_at: Instant,
+        acked: u64,
+        lost: u64,
+        per_ms: u64,
+        delay: Duration,
+        /// The longest wait in the queue; packets that would wait longer are lost.
+        longest: Duration,
+    }
+
+    impl Link {
+        fn new(rail: Rail, now: Instant, per_ms: u64, delay: Duration) -> Self {
+            let flight = std::collections::VecDeque::new();
+            let (free_at, next_at, acked, lost) = (now, now, 0, 0);
+            let longest = ms(10_000);
+            Self { rail, now, flight, free_at, next_at, acked, lost, per_ms, delay, longest }
+        }
+
+        fn in_flight(&self) -> u64 {
+            self.flight.len() as u64 * PACKET
+        }
+
+        fn step(&mut self) {
+            self.now += ms(1);
+            while let Some((_, sent)) = self.flight.pop_front_if(|packet| packet.0 <= self.now) {
+                self.acked += PACKET;
+                let (acked, lost, in_flight) = (self.acked, self.lost, self.in_flight());
+                let rtt = Some(self.now - sent);
+                self.rail.on_acked(&Acked { now: self.now, acked, lost, in_flight, rtt });
+            }
+            while self.in_flight() + PACKET <= self.rail.window().0 && self.next_at <= self.now {
+                self.rail.on_sent(self.now, PACKET, self.in_flight());
+                let pace = self.rail.pacing().and_then(|rate| rate.time_for(Bytes(PACKET)));
+                self.next_at = self.next_at.max(self.now - ms(1)) + pace.unwrap_or_default();
+                if self.free_at.saturating_duration_since(self.now) > self.longest {
+                    self.lost += PACKET;
+                    continue;
+                }
+                let serving = Duration::from_nanos(PACKET * 1_000_000 / self.per_ms);
+                self.free_at = self.free_at.max(self.now) + serving;
+                self.flight.push_back((self.free_at + self.delay, self.now));
+            }
+        }
+
+        fn run(&mut self, time: Duration) -> f64 {
+            let (acked, end) = (self.acked, self.now + time);
+            while self.now < end {
+                self.step();
+            }
+            (self.acked - acked) as f64 / time.as_millis() as f64 / self.per_ms as f64
+        }
+
+        fn queue(&self) -> Duration {
+            self.free_at.saturating_duration_since(self.now)
+        }
+    }
+
+    #[test]
+    fn link_is_filled_with_the_target_queue() {
+        let begin = base();
+        let mut link = Link::new(Rail::new(begin), begin, 2_500, ms(50));
+        link.run(ms(1_000));
+        let share = link.run(ms(9_000));
+        assert!(share > 0.95, "{share} of the rate");
+        assert!(link.queue() < link.rail.target() * 3 / 2, "{:?}", link.queue());
+    }
+
+    #[test]
+    fn rate_that_rises_twentyfold_is_used_within_a_second() {
+        let begin = base();
+        let mut link = Link::new(Rail::new(begin), begin, 250, ms(50));
+        link.run(ms(5_000));
+        link.per_ms = 5_000;
+        link.run(ms(1_000));
+        let share = link.run(ms(1_000));
+        assert!(share > 0.9, "{share} of the new rate");
+    }
+
+    #[test]
+    fn delay_that_rises_is_not_taken_for_a_queue() {
+        let begin = base();
+        let mut link = Link::new(Rail::new(begin), begin, 2_500, ms(40));
+        link.run(ms(5_000));
+        link.delay = ms(200);
+        link.run(ms(2_000));
+        let share = link.run(ms(3_000));
+        assert!(share > 0.85, "{share} of the rate");
+    }
+
+    #[test]
+    fn shallow_queue_costs_few_packets() {
+        let begin = base();
+        let mut link = Link::new(Rail::new(begin), begin, 2_500, ms(50));
+        link.longest = ms(5);
+        link.run(ms(2_000));
+        let (share, lost) = (link.run(ms(8_000)), link.lost);
+        assert!(share > 0.8, "{share} of the rate");
+        assert!((lost as f64) < 0.15 * link.acked as f64, "{lost} of {} lost", link.acked);
+    }
+
+    #[test]
+    fn fresh_connection_starts_with_half_of_the_known_rate_if_the_path_is_alike() {
+        let begin = base();
+        let known =
+            |age| Knowledge { rate: Bitrate::from_mbps(40.0), rtt: ms(50), at: begin - age };
+        for (known, delay, wanted) in [
+            (known(ms(0)), ms(50), 20.0),
+            (known(ms(0)), ms(10), 0.0),
+            (known(KNOWN_FOR + ms(1)), ms(50), 0.0),
+        ] {
+            let mut link = Link::new(Rail::resume(begin, known), begin, 10_000, delay);
+            while link.acked == 0 {
+                link.step();
+            }
+            let rate = link.rail.rate().map_or(0.0, |rate| rate * 8e-6);
+            assert!(rate >= wanted && rate < wanted + 15.0, "{rate} Mbit/s, {wanted} at {delay:?}");
+        }
+    }
+}

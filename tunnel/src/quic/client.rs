@@ -107,7 +107,7 @@ impl std::fmt::Debug for Client {
 
 /// Sets what differs between carriers.
 fn adapt(config: &mut Config, spec: &CarrierSpec, peer: SocketAddr) -> Result<(), CloseReason> {
-    let congestion = spec.options.congestion.as_deref().unwrap_or("rail");
+    let congestion = spec.options.congestion.as_deref().unwrap_or("bbr");
     let control = context::control(congestion).ok_or_else(|| CloseReason::CongestionControl {
         wanted: congestion.to_owned(),
         available: context::CONTROLS.to_owned(),

@@ -74,7 +74,7 @@ pub struct ServerOptions {
 impl Default for ServerOptions {
     fn default() -> Self {
         Self {
-            congestion: "rail".to_owned(),
+            congestion: "bbr".to_owned(),
             carrier_congestion: BTreeMap::new(),
             half_open_max: 1024,
             retry_above: 256,
