@@ -37,7 +37,8 @@ pub struct CarrierSpec {
 /// Kernel options of a tunnel's socket. Buffer sizes are left to the kernel's autotuning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SocketOptions {
-    /// Congestion control; over TCP by the kernel's name ([`kernel_control`]). `None` leaves the kernel's default.
+    /// Congestion control; over TCP by the kernel's name ([`kernel_control`]). `None` leaves the
+    /// kernel's default.
     pub congestion: Option<String>,
     /// How long sent data may stay unacknowledged before the kernel gives the connection up
     /// (`TCP_USER_TIMEOUT`). Default 60 s; 30 s or less would let a blackout end the path.

@@ -155,7 +155,7 @@ mod tests {
             assert!((seen.rate / wanted - 1.0).abs() < 0.05, "{seen:?} for {per_ms}");
             assert!(!seen.limited);
         }
-        // What was in flight at 900 ms is acknowledged by 951 ms.
+        // Bytes in flight at 900 ms are acknowledged by 951 ms.
         assert!(!last_rate(1_000, Some(900)).unwrap().limited);
         assert!(last_rate(1_000, Some(980)).unwrap().limited);
     }

@@ -188,7 +188,7 @@ impl Rail {
             && rtt >= known.rtt / 2
             && rtt <= known.rtt * 10
         {
-            // RFC 9959 section 4.3: jump to half of what was known.
+            // RFC 9959 section 4.3: jump to half of the known rate.
             self.rates.add(now, known.rate.as_bps() as f64 / 8.0 / 2.0);
         }
     }
@@ -308,7 +308,7 @@ impl Rail {
     }
 }
 
-/// The window limits what is sent; pacing only spreads it.
+/// The window limits the rate; pacing only spreads packets.
 const PACING_GAIN: f64 = 1.25;
 /// In a drain.
 const DRAIN_GAIN: f64 = 0.5;
@@ -319,7 +319,8 @@ const RATE_PERIOD: Duration = Duration::from_millis(250);
 /// The period of the least round-trip time. It is longer than the time between drains.
 const RTT_PERIOD: Duration = Duration::from_secs(10);
 const DRAIN_EVERY: Duration = Duration::from_secs(5);
-/// Loss below this share of two rounds in a row is not a sign of congestion: half of what TCP's bbr tolerates.
+/// Loss below this share of two rounds in a row is not a sign of congestion: half of the loss that
+/// TCP's bbr tolerates.
 const LOSS_MAX: f64 = 0.1;
 /// Fewer lost bytes are no sign at all.
 const LOSS_LEAST: u64 = 3 * PACKET;

@@ -124,7 +124,7 @@ fn unbound() -> BbrParams {
 
 /// Whether a connection that has sent nothing yet has [`Control::Rail`].
 pub(super) fn is_unbound(connection: &Connection) -> bool {
-    meter::active(connection).is_some_and(|path| path.cwnd >= UNBOUND_WINDOW)
+    paths::active(connection).is_some_and(|path| path.cwnd >= UNBOUND_WINDOW)
 }
 
 /// The second protocol that a gateway offers and the cloud never selects: it names the carrier, so
@@ -233,8 +233,8 @@ const WINDOW_INITIAL: usize = 10;
 /// window, less the part in flight, can be told from the room of a stream.
 const UNBOUND_PACKETS: usize = UNBOUND_WINDOW / quiche::MIN_CLIENT_INITIAL_LEN + 1;
 pub(super) const UNBOUND_WINDOW: usize = 8 << 20;
-/// Streams accept a sixteenth of the free window at once: a number below the control stream's window, so
-/// that it shows the bytes in flight to 16 bytes.
+/// Streams accept a sixteenth of the free window at once: a number below the control stream's
+/// window, so that it shows the bytes in flight to 16 bytes.
 pub(super) const UNBOUND_PART: usize = 16;
 
 /// Far above the random loss of carriers at 350 km/h (0.21 and 1.35 %, POLYCORN 2), because it

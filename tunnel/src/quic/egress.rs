@@ -274,7 +274,7 @@ impl Egress {
 
     /// `quiche` has nothing to send, or no window; true if more units can be given to it.
     fn on_nothing_to_send(&mut self, flow: &mut Flow<'_>, now: Instant) -> bool {
-        let window = super::meter::active(flow.connection).map_or(0, |path| path.cwnd);
+        let window = super::paths::active(flow.connection).map_or(0, |path| path.cwnd);
         // The smallest windows are two packets: an empty one must count as such.
         let margin = (WINDOW_MARGIN + window / WINDOW_PART).min(window / 2);
         // A pacer's window is checked before the packet is made.
@@ -310,7 +310,7 @@ impl Egress {
     /// Counts a packet of this length as that much less unsent.
     fn reckon(&mut self, connection: &Connection, length: usize) {
         let resent =
-            super::meter::active(connection).map_or(self.resent, |path| path.stream_retrans_bytes);
+            super::paths::active(connection).map_or(self.resent, |path| path.stream_retrans_bytes);
         // The count of another path starts at zero.
         self.held += resent.saturating_sub(self.resent) as usize;
         self.resent = resent;

@@ -11,10 +11,11 @@
 use std::time::{Duration, Instant};
 
 use polyrail_model::{Bitrate, Bytes, LinkSample};
-use quiche::{Connection, PathStats, Stats};
+use quiche::{Connection, Stats};
 
 use super::context;
 use super::pacer::Pacer;
+use super::paths::active;
 
 /// The state between samples.
 #[derive(Debug, Default)]
@@ -273,11 +274,6 @@ const LOST_MIN: usize = 6;
 const LOST_OVER_ACKED: u64 = 4;
 /// The period after a loss over which losses are counted.
 const LOOK: Duration = Duration::from_secs(1);
-
-/// The path that data takes now.
-pub(super) fn active(connection: &Connection) -> Option<PathStats> {
-    connection.path_stats().find(|path| path.active)
-}
 
 fn per_second(bytes: u64, time: Duration) -> u64 {
     (bytes as f64 / time.as_secs_f64().max(1e-4)) as u64

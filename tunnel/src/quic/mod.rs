@@ -32,6 +32,7 @@ mod mail;
 mod meter;
 mod outbox;
 mod pacer;
+mod paths;
 mod qlog;
 mod reason;
 mod retry;

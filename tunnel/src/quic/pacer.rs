@@ -1,8 +1,8 @@
 //! Drives [`Rail`] with `quiche`'s statistics, in place of `quiche`'s own congestion control.
 //!
-//! `quiche` has no interface for a congestion control. With [`context::unbound`] its window never
-//! binds, and the egress asks here when the next packet may leave. `quiche` keeps the loss
-//! detection.
+//! `quiche` has no interface for a congestion control. With the settings of
+//! [`context`](super::context) its window never binds, and the egress asks here when the next
+//! packet may leave. `quiche` keeps the loss detection.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use polyrail_congestion::{Acked, Knowledge, Rail};
 use polyrail_model::Bytes;
 use quiche::Connection;
 
-use super::meter::active;
+use super::paths::active;
 
 /// The congestion control of one connection, and its pacing.
 #[derive(Debug)]

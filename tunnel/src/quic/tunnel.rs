@@ -248,7 +248,7 @@ impl Tunnel for QuicTunnel {
     }
 
     fn local_addr(&self) -> Option<SocketAddr> {
-        super::meter::active(&self.engine.connection).map(|path| path.local_addr)
+        super::paths::active(&self.engine.connection).map(|path| path.local_addr)
     }
 
     fn peer_addr(&self) -> Option<SocketAddr> {
