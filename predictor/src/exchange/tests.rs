@@ -58,7 +58,7 @@ fn first_version_is_imported_into_the_own_log() {
         weight: 1,
     };
     let points: Vec<_> = (0..20).map(point).collect();
-    let track = Track::from_points(points.iter()).unwrap().encode();
+    let track = Track::from_points(points.iter().map(|one| (one, true))).unwrap().encode();
     let bytes: String = track.iter().map(|byte| format!("{byte:02x}")).collect();
     let lines = [
         "{\"linkdb\":{\"version\":1}}".to_owned(),

@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use polyrail_model::{Bitrate, Direction, Position, RouteId, TripId};
 
+use crate::creator::creator_of;
 use crate::entry::{EntryKey, RateSample, WriterNumber};
-use crate::fair::{crowded_out, victims, weights};
+use crate::fair::{crowded_out, holder, victims, weights};
 
 /// A hundred metres of track, for one carrier and direction.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,9 +43,11 @@ pub struct PlaceEstimate {
 pub(super) struct Places {
     places: BTreeMap<PlaceKey, Place>,
     writes: u64,
+    /// The writers by the hashes of their names.
+    creators: BTreeMap<u32, WriterNumber>,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 struct Place {
     /// The trips, oldest first; at most [`PLACE_TRIPS_MAX`].
     visits: Vec<Visit>,
@@ -52,12 +55,14 @@ struct Place {
 }
 
 /// One trip of a writer at a place.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 struct Visit {
     trip: TripId,
     writer: WriterNumber,
     /// Its last entry.
     entry: EntryKey,
+    /// It was recorded on another track.
+    projected: bool,
     /// In bits per second.
     rate: Mean,
     /// In microseconds.
@@ -65,7 +70,7 @@ struct Visit {
 }
 
 /// A running mean.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Mean {
     /// The number of values, up to [`SAMPLES_MAX`]; beyond it newer values weigh more.
     samples: u16,
@@ -81,19 +86,29 @@ impl PlaceKey {
 }
 
 impl Places {
+    /// Names a writer and the hash of its name.
+    pub fn introduce(&mut self, writer: WriterNumber, creator: u32) {
+        self.creators.insert(creator, writer);
+    }
+
+    /// The same without places, to count entries again.
+    pub fn emptied(&self) -> Self {
+        Self { creators: self.creators.clone(), ..Self::default() }
+    }
+
     /// Adds a sample of a writer's trip. Known entries must not come again.
     pub fn add(
         &mut self,
         key: PlaceKey,
-        writer: WriterNumber,
-        entry: EntryKey,
+        entry: (WriterNumber, EntryKey),
         trip: TripId,
         sample: &RateSample,
+        projected: bool,
     ) {
         self.writes += 1;
         let place = self.places.entry(key).or_default();
         place.written = self.writes;
-        place.add(writer, entry, trip, sample);
+        place.add(entry, trip, sample, projected);
         if self.places.len() > PLACES_MAX {
             self.evict();
         }
@@ -108,17 +123,40 @@ impl Places {
         self.places.len()
     }
 
-    /// Removes the visits of entries.
-    pub fn forget(&mut self, gone: impl Fn(EntryKey) -> bool) {
-        self.places.retain(|_, place| {
-            place.visits.retain(|visit| !gone(visit.entry));
+    /// Replaces the places of some tracks.
+    pub fn replace(&mut self, is_meant: impl Fn(RouteId) -> bool, new: Self) {
+        self.places.retain(|key, _| !is_meant(key.route));
+        for (key, place) in new.places {
+            self.writes += 1;
+            self.places.insert(key, Place { written: self.writes, ..place });
+        }
+        if self.places.len() > PLACES_MAX {
+            self.evict();
+        }
+    }
+
+    /// Removes visits, by their place and entry and whether they are projections.
+    pub fn forget(&mut self, gone: impl Fn(&PlaceKey, EntryKey, bool) -> bool) {
+        self.places.retain(|key, place| {
+            place.visits.retain(|visit| !gone(key, visit.entry, visit.projected));
             !place.visits.is_empty()
         });
     }
 
+    #[cfg(test)]
+    pub fn visits(&self) -> std::collections::BTreeSet<String> {
+        let all = self.places.iter();
+        all.flat_map(|(key, place)| place.visits.iter().map(move |one| format!("{key:?} {one:?}")))
+            .collect()
+    }
+
     fn evict(&mut self) {
-        let count = PLACES_MAX / EVICTED;
-        let all = self.places.iter().map(|(key, place)| (place.sole_writer(), place.written, key));
+        let count = self.places.len() + PLACES_MAX / EVICTED - PLACES_MAX;
+        let all = self.places.iter().map(|(key, place)| {
+            let visits = place.visits.iter().map(|one| (one.writer, one.projected));
+            let creator = self.creators.get(&creator_of(key.route)).copied();
+            (holder(visits, creator), place.written, key)
+        });
         let gone: Vec<PlaceKey> = victims(all, count).into_iter().cloned().collect();
         for key in &gone {
             self.places.remove(key);
@@ -127,7 +165,13 @@ impl Places {
 }
 
 impl Place {
-    fn add(&mut self, writer: WriterNumber, entry: EntryKey, trip: TripId, sample: &RateSample) {
+    fn add(
+        &mut self,
+        (writer, entry): (WriterNumber, EntryKey),
+        trip: TripId,
+        sample: &RateSample,
+        projected: bool,
+    ) {
         let is_same = |one: &Visit| (one.writer, one.trip) == (writer, trip);
         let at = self.visits.iter().position(is_same).unwrap_or_else(|| {
             if self.visits.len() >= PLACE_TRIPS_MAX
@@ -136,7 +180,7 @@ impl Place {
                 self.visits.remove(gone);
             }
             let (rate, delay) = Default::default();
-            self.visits.push(Visit { trip, writer, entry, rate, delay });
+            self.visits.push(Visit { trip, writer, entry, projected, rate, delay });
             self.visits.len() - 1
         });
         let visit = &mut self.visits[at];
@@ -147,11 +191,6 @@ impl Place {
         if let Some(delay) = sample.delay {
             visit.delay.add(u64::try_from(delay.as_micros()).unwrap_or(u64::MAX));
         }
-    }
-
-    fn sole_writer(&self) -> Option<WriterNumber> {
-        let first = self.visits.first()?.writer;
-        self.visits.iter().all(|one| one.writer == first).then_some(first)
     }
 
     fn estimate(&self, own: WriterNumber) -> PlaceEstimate {

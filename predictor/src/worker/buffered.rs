@@ -15,7 +15,7 @@ use crate::entry::{Entry, EntryKey, LogNumber, WriterNumber};
 use crate::position::TrainPosition;
 use crate::store::{Appended, Limits, Store, StoreError, Swept};
 use crate::sync::{Heard, Quotas, Sync};
-use crate::views::{PlaceEstimate, PlaceKey, Underived, Views};
+use crate::views::{PlaceEstimate, PlaceKey, Views};
 use crate::wire::SyncMessage;
 
 pub(super) struct BufferedStore {
@@ -44,9 +44,10 @@ pub(super) struct BufferedStore {
     /// The damaged file that was set aside.
     damaged: Option<String>,
     sweep_at: Instant,
-    rederive_at: Instant,
-    /// Tracks on which stored entries are being counted, and the next entry.
-    deriving: Option<(Underived, LogNumber, u64)>,
+    /// When changed tracks of other writers are built.
+    refresh_at: Instant,
+    /// When stored entries are counted again on changed tracks.
+    derive_at: Instant,
     /// The clock was implausible at the last sweep, and a warning was logged.
     clock_doubted: bool,
 }
@@ -79,8 +80,8 @@ impl BufferedStore {
             retry_at: now,
             damaged: None,
             sweep_at: now + SWEEP_FIRST,
-            rederive_at: now + REDERIVE_EVERY,
-            deriving: None,
+            refresh_at: now,
+            derive_at: now + DERIVE_EVERY,
             clock_doubted: false,
         };
         buffered.try_open();
@@ -155,7 +156,6 @@ impl BufferedStore {
     fn derive(&mut self) -> Result<(), StoreError> {
         let Some(store) = &self.store else { return Ok(()) };
         (self.views, self.useless) = Views::of_store(store, self.role)?;
-        self.deriving = None;
         self.introduced = store.logs().map(|(log, _)| store.writer(log)).collect();
         self.tracks_changed = true;
         Ok(())
@@ -169,7 +169,7 @@ impl BufferedStore {
         }
         self.error = Some(text);
         // All views are derived again with the next store.
-        (self.store, self.deriving) = (None, None);
+        self.store = None;
         self.retry_at = self.now + RETRY;
     }
 
@@ -225,8 +225,11 @@ impl BufferedStore {
             {
                 views.introduce(writer, &log.id.writer);
             }
-            self.tracks_changed |= matches!(entry, Entry::Track(_)) && writer != WriterNumber::OWN;
-            useless.extend(views.apply(writer, *key, entry));
+            useless.extend(match writer {
+                WriterNumber::OWN => views.apply(writer, *key, entry),
+                // Tracks of others wait for their turn, because a long one takes milliseconds.
+                _ => views.take(writer, *key, entry),
+            });
         }
         useless.truncate(USELESS_MAX);
     }
@@ -264,11 +267,10 @@ impl BufferedStore {
             let useless = std::mem::take(&mut self.useless);
             self.with(|store| store.delete(&useless));
         }
-        if self.deriving.is_none() && now >= self.rederive_at {
-            self.rederive_at = now + REDERIVE_EVERY;
-            if self.views.is_underived() {
-                self.deriving = Some((self.views.take_underived(), LogNumber(0), 0));
-            }
+        if self.views.is_stale() && now >= self.refresh_at {
+            self.refresh_at = now + REFRESH_EVERY;
+            self.views.refresh();
+            self.tracks_changed = true;
         }
         self.derive_some();
         if now >= self.sweep_at {
@@ -277,26 +279,28 @@ impl BufferedStore {
         }
     }
 
-    /// Counts stored entries on tracks that have become known or longer, a page at a time, because
-    /// forecasts must not wait for all of them.
+    /// Counts stored entries again on tracks that have changed, a page at a time, because forecasts
+    /// must not wait for all of them.
     fn derive_some(&mut self) {
-        let Self { store: Some(store), views, deriving, useless, .. } = self else { return };
-        let Some((grown, log, from)) = deriving else { return };
-        let writer = store.writer(*log);
-        match store.since(*log, *from, DERIVED_BYTES) {
+        let Self { store: Some(store), views, .. } = self else { return };
+        if views.next_derived().is_none() && views.needs_derivation() && self.now >= self.derive_at
+        {
+            self.derive_at = self.now + DERIVE_EVERY;
+            views.begin_derivation();
+        }
+        let Some(EntryKey { log, sequence }) = views.next_derived() else { return };
+        let writer = store.writer(log);
+        match store.since(log, sequence, DERIVED_BYTES) {
             Ok(page) => {
                 for (sequence, entry) in &page.entries {
-                    let key = EntryKey { log: *log, sequence: *sequence };
-                    useless.extend(views.derive(grown, writer, key, entry));
+                    views.derive(writer, EntryKey { log, sequence: *sequence }, entry);
                 }
-                useless.truncate(USELESS_MAX);
-                *from = page.end;
-                if store.log(*log).is_none_or(|known| page.end >= known.next) {
-                    let later = store.logs().map(|(number, _)| number).find(|one| *one > *log);
-                    match later {
-                        Some(later) => (*log, *from) = (later, 0),
-                        None => *deriving = None,
-                    }
+                let is_end = store.log(log).is_none_or(|known| page.end >= known.next);
+                let later = || store.logs().map(|(number, _)| number).find(|one| *one > log);
+                let next = if is_end { later().map(|log| (log, 0)) } else { Some((log, page.end)) };
+                match next {
+                    Some((log, sequence)) => views.derived_below(EntryKey { log, sequence }),
+                    None => views.end_derivation(),
                 }
             }
             Err(error) => self.fail(&error),
@@ -360,9 +364,13 @@ impl BufferedStore {
 
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         let retry = self.store.is_none().then_some(self.retry_at);
-        let rederive = self.views.is_underived().then_some(self.rederive_at);
-        let derive = self.deriving.is_some().then_some(self.now);
-        [retry, derive.or(rederive), Some(self.sweep_at)].into_iter().flatten().min()
+        let refresh = self.views.is_stale().then_some(self.refresh_at);
+        let derive = self.store.is_some().then(|| match self.views.next_derived() {
+            Some(_) => Some(self.now),
+            None => self.views.needs_derivation().then_some(self.derive_at),
+        });
+        let all = [retry, refresh, derive.flatten(), Some(self.sweep_at)];
+        all.into_iter().flatten().min()
     }
 
     pub(super) fn state(&self) -> StoreState {
@@ -391,8 +399,10 @@ const WAITING: LogNumber = LogNumber(u32::MAX);
 const USELESS_MAX: usize = 65_536;
 /// Interval of retries after a failure.
 const RETRY: Duration = Duration::from_secs(10);
-/// Interval at which entries are counted on tracks that have become known.
-const REDERIVE_EVERY: Duration = Duration::from_secs(60);
+/// Interval at which tracks of other writers change.
+const REFRESH_EVERY: Duration = Duration::from_secs(5);
+/// Interval at which stored entries are counted again on changed tracks.
+const DERIVE_EVERY: Duration = Duration::from_secs(60);
 /// Bytes of entries that are counted in one turn of the thread: some milliseconds.
 const DERIVED_BYTES: usize = 8_192;
 /// Interval of evictions by age. The first one comes when the clock should be set.

@@ -192,12 +192,12 @@ fn entries_before_their_track_count_once_it_is_known() {
         assert!(late.apply(*writer, *key, entry).is_empty());
         // The next track, or the next piece of one, is derived with the others.
         if pieces.first().is_some_and(|first| first.1 == *key) {
-            assert!(late.is_underived());
-            rederive(&mut late, &others);
+            assert!(late.needs_derivation());
+            fleet::derive(&mut late, &others);
         }
     }
-    rederive(&mut late, &others);
-    assert!(!late.is_underived());
+    fleet::derive(&mut late, &others);
+    assert!(!late.needs_derivation());
     let at_once = views(&entries);
     let set = |views: &Views| -> Vec<_> {
         let mut all: Vec<_> = views
@@ -212,13 +212,6 @@ fn entries_before_their_track_count_once_it_is_known() {
     };
     assert_eq!(set(&late), set(&at_once), "each entry counts once on each track");
     assert_eq!(trains.len(), 3);
-}
-
-fn rederive(views: &mut Views, entries: &[Written]) {
-    let grown = views.take_underived();
-    for (writer, key, entry) in entries {
-        let _ = views.derive(&grown, *writer, *key, entry);
-    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use polyrail_model::{CellId, HandoverOutcome, Observation, Position, RouteId, TripId};
 
-use super::fleet::{CELLS, SPEED, Train, Written, forecasts, line, name, place_of, views};
+use super::fleet::{self, CELLS, SPEED, Train, Written, forecasts, line, name, place_of, views};
 use crate::entry::{Entry, Spot, TrackPiece, WriterNumber};
 use crate::forecast::Forecaster;
 use crate::pilot::Pilot;
@@ -332,10 +332,7 @@ fn told(entries: &[Written], line: &Line, trains: &[Train]) -> BTreeMap<(u32, u6
     let mut views = views(entries);
     let (ridden, found_at) = ridden(&views, line);
     views.ride("", ridden);
-    let grown = views.take_underived();
-    for (writer, key, entry) in entries {
-        let _ = views.derive(&grown, *writer, *key, entry);
-    }
+    fleet::derive(&mut views, entries);
     let mut forecaster = Forecaster::default();
     let mut all = BTreeMap::new();
     let known = trains.iter().filter(|train| views.track(train.route).is_some());
