@@ -264,6 +264,12 @@ impl Views {
         ViewSizes { cells: cells.len(), tracks: self.tracks.len(), places: places.len() }
     }
 
+    /// The number of pieces of tracks.
+    #[cfg(test)]
+    fn pieces(&self) -> usize {
+        self.tracks.pieces()
+    }
+
     /// The visits of all places.
     #[cfg(test)]
     fn visits(&self) -> std::collections::BTreeSet<String> {

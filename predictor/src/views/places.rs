@@ -4,9 +4,10 @@
 //! "The past trip tells us more than the previous location on the current trip." A place is 100 m
 //! of track, for one carrier and direction. For each of the last [`PLACE_TRIPS_MAX`] trips it keeps
 //! the mean rate and the mean delay, so that a slow train counts no more than a fast one. No writer
-//! displaces or outweighs the others, as in a cell's history.
+//! displaces or outweighs the others, as in a cell's history, and an estimate stands without any
+//! single other one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use polyrail_model::{Bitrate, Direction, Position, RouteId, TripId};
@@ -195,8 +196,8 @@ impl Place {
 
     fn estimate(&self, own: WriterNumber) -> PlaceEstimate {
         let visits = self.weighed(own);
-        let rate = quantile(visits.iter().map(|visit| visit.rate), 50);
-        let delay = quantile(visits.iter().map(|visit| visit.delay), 10);
+        let rate = robust(&visits, own, |visit| visit.rate, 50);
+        let delay = robust(&visits, own, |visit| visit.delay, 10);
         let (rate, delay) = (rate.map(Bitrate::from_bps), delay.map(Duration::from_micros));
         PlaceEstimate { rate, delay }
     }
@@ -221,6 +222,32 @@ impl Mean {
     }
 }
 
+/// A quantile of visits in percent, as it stands without any single writer other than `own`: between
+/// what is least and most when that one is left out. So it is none if the node itself has no visit
+/// and there is just one other writer, or if there are two that differ by more than [`AGREED`].
+fn robust(
+    visits: &[Visit],
+    own: WriterNumber,
+    of: impl Fn(&Visit) -> Mean,
+    percent: usize,
+) -> Option<u64> {
+    let writers: BTreeSet<WriterNumber> = visits.iter().map(|one| one.writer).collect();
+    let value_of = |writer: &WriterNumber| {
+        let means = visits.iter().filter(|one| one.writer == *writer).map(&of);
+        Some((quantile(means, percent)?, *writer))
+    };
+    let mut values: Vec<(u64, WriterNumber)> = writers.iter().filter_map(value_of).collect();
+    values.sort_unstable();
+    let without = |end: Option<&(u64, WriterNumber)>, next: Option<&(u64, WriterNumber)>| {
+        end.filter(|(_, writer)| *writer == own).or(next).map(|(value, _)| *value)
+    };
+    let least = without(values.first(), values.get(1))?;
+    let most = without(values.last(), values.iter().rev().nth(1))?;
+    let stands = least.min(most).saturating_mul(AGREED) >= least;
+    let all = quantile(visits.iter().map(of), percent)?;
+    stands.then_some(all.clamp(least.min(most), least.max(most)))
+}
+
 /// A quantile in percent, by the nearest rank.
 fn quantile(means: impl Iterator<Item = Mean>, percent: usize) -> Option<u64> {
     let mut values: Vec<_> = means.filter(|mean| mean.samples > 0).map(|mean| mean.value).collect();
@@ -235,5 +262,45 @@ pub const PLACES_MAX: usize = 200_000;
 pub const PLACE_TRIPS_MAX: usize = 32;
 /// A full map evicts this part of its capacity, because each eviction looks at all places.
 const EVICTED: usize = 64;
+/// Two writers agree if one's value is at most so many times the other's.
+const AGREED: u64 = 2;
 /// A mean weighs no more than this many values.
 const SAMPLES_MAX: u16 = 1000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The estimate of a node with these delays of its own and of other writers, in microseconds.
+    fn delay(own: &[u64], others: &[&[u64]]) -> Option<u64> {
+        let mut place = Place::default();
+        for (writer, values) in (0..).zip([own].iter().chain(others)) {
+            for (trip, value) in (0..).zip(*values) {
+                let delay = Some(Duration::from_micros(*value));
+                let sample =
+                    RateSample { position: Position::default(), spot: None, rate: None, delay };
+                let from = (WriterNumber(writer), EntryKey::default());
+                place.add(from, TripId(trip), &sample, false);
+            }
+        }
+        let delay = place.estimate(WriterNumber::OWN).delay;
+        delay.map(|delay| u64::try_from(delay.as_micros()).unwrap())
+    }
+
+    #[test]
+    fn estimate_stands_without_any_single_other_writer() {
+        let forged: [&[u64]; 3] = [&[0; 32], &[1], &[9_000_000; 20]];
+        for forged in forged {
+            assert_eq!(delay(&[], &[forged]), None, "it alone creates none");
+            assert_eq!(delay(&[50, 60, 70], &[forged]), Some(50), "the node's own");
+            assert_eq!(delay(&[], &[&[50, 60], forged]), None, "they disagree");
+            let three: [&[u64]; 4] = [&[50, 55], &[60, 70], &[52], forged];
+            let found = delay(&[], &three).unwrap();
+            assert!((50..=60).contains(&found), "{found}");
+            let found = delay(&[65, 66], &three[1..]).unwrap();
+            assert!((52..=65).contains(&found), "{found}");
+        }
+        assert_eq!(delay(&[50], &[]), Some(50));
+        assert_eq!(delay(&[], &[&[50], &[60]]), Some(50), "they agree");
+    }
+}

@@ -190,6 +190,13 @@ impl Tracks {
         self.routes.len()
     }
 
+    #[cfg(test)]
+    pub fn pieces(&self) -> usize {
+        let pieces = self.routes.values().map(|route| route.pieces.len()).sum();
+        assert_eq!(self.pieces, pieces);
+        pieces
+    }
+
     /// Notes on which route a train is. Returns whether entries may be missing on it, because other
     /// routes took its place.
     pub fn ride(&mut self, train: &str, route: RouteId) -> bool {

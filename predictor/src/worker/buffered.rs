@@ -46,8 +46,9 @@ pub(super) struct BufferedStore {
     sweep_at: Instant,
     /// When changed tracks of other writers are built.
     refresh_at: Instant,
-    /// When stored entries are counted again on changed tracks.
+    /// When stored entries are counted again on changed tracks, and when that began last.
     derive_at: Instant,
+    derive_began: Instant,
     /// The clock was implausible at the last sweep, and a warning was logged.
     clock_doubted: bool,
 }
@@ -82,6 +83,7 @@ impl BufferedStore {
             sweep_at: now + SWEEP_FIRST,
             refresh_at: now,
             derive_at: now + DERIVE_EVERY,
+            derive_began: now,
             clock_doubted: false,
         };
         buffered.try_open();
@@ -285,7 +287,7 @@ impl BufferedStore {
         let Self { store: Some(store), views, .. } = self else { return };
         if views.next_derived().is_none() && views.needs_derivation() && self.now >= self.derive_at
         {
-            self.derive_at = self.now + DERIVE_EVERY;
+            (self.derive_at, self.derive_began) = (self.now + DERIVE_EVERY, self.now);
             views.begin_derivation();
         }
         let Some(EntryKey { log, sequence }) = views.next_derived() else { return };
@@ -300,7 +302,11 @@ impl BufferedStore {
                 let next = if is_end { later().map(|log| (log, 0)) } else { Some((log, page.end)) };
                 match next {
                     Some((log, sequence)) => views.derived_below(EntryKey { log, sequence }),
-                    None => views.end_derivation(),
+                    None => {
+                        views.end_derivation();
+                        let took = self.now.saturating_duration_since(self.derive_began);
+                        self.derive_at = self.derive_at.max(self.now + DERIVE_REST * took);
+                    }
                 }
             }
             Err(error) => self.fail(&error),
@@ -403,6 +409,9 @@ const RETRY: Duration = Duration::from_secs(10);
 const REFRESH_EVERY: Duration = Duration::from_secs(5);
 /// Interval at which stored entries are counted again on changed tracks.
 const DERIVE_EVERY: Duration = Duration::from_secs(60);
+/// A pause after that, in times of its duration: writers whose tracks change all the time cost a
+/// tenth of a processor.
+const DERIVE_REST: u32 = 9;
 /// Bytes of entries that are counted in one turn of the thread: some milliseconds.
 const DERIVED_BYTES: usize = 8_192;
 /// Interval of evictions by age. The first one comes when the clock should be set.

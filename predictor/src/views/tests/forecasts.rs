@@ -219,10 +219,10 @@ fn rates_count_on_the_tracks_of_others() {
     use crate::entry::{Link, RateSample, Rates};
     use polyrail_model::{Bitrate, TripId};
     let line = line();
-    let (mut trains, mut entries) = fleet(&[1, 2], 0);
+    let (mut trains, mut entries) = fleet(&[1, 2, 3], 0);
     for link in [Link::Up, Link::Down] {
-        for trip in 0..3 {
-            let train = &mut trains[1];
+        for trip in 0..6 {
+            let train = &mut trains[1 + trip as usize % 2];
             let (position, direction) = train.at(&line, 5_050.0);
             let spot = train.track.spot(position, direction);
             let rate = Some(Bitrate::from_mbps(if link == Link::Up { 10.0 } else { 50.0 }));
@@ -239,7 +239,7 @@ fn rates_count_on_the_tracks_of_others() {
         let estimate = views.estimate(OWN, &place).unwrap();
         assert_eq!(estimate.rate, Some(Bitrate::from_mbps(10.0)), "a gateway's own direction");
     }
-    assert_eq!(views.sizes().places, 2);
+    assert_eq!(views.sizes().places, 3);
 }
 
 #[test]

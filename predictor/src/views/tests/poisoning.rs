@@ -378,3 +378,19 @@ fn supported(honest: &[Written]) -> BTreeSet<u64> {
     };
     counts.into_iter().filter(|(_, writers)| is_supported(writers)).map(|(cell, _)| cell).collect()
 }
+
+/// The node has been on it when it knew no other track, so it has pieces of its own.
+#[test]
+fn train_leaves_a_ridden_short_track_for_one_that_goes_on() {
+    let line = line();
+    let mut trains: Vec<Train> = (1..4).map(|one| Train::new(one, &line)).collect();
+    let mut forger = Train::new(FORGER, &line);
+    let mut piece = forger.track.pieces(forger.route).swap_remove(0);
+    piece.points.retain(|point| point.position.metres() < 2_500.0);
+    let (key, piece) = (trains[0].key(), Entry::Track(piece));
+    let mut entries = vec![forger.write(piece.clone()), (WriterNumber::OWN, key, piece)];
+    assert_eq!(ridden(&views(&entries), &line).0, forger.route, "it is a good one");
+    entries.extend(trains.iter_mut().flat_map(Train::pieces));
+    let found = ridden(&views(&entries), &line).0;
+    assert!(trains.iter().any(|train| train.route == found));
+}

@@ -5,7 +5,7 @@ use polyrail_model::{NodeRole, Position};
 use super::fleet::{self, Train, Written, line, name, views};
 use crate::entry::{Entry, TrackPiece, WriterNumber};
 use crate::track::Track;
-use crate::views::{TRACKS_MAX, Views, WRITER_TRACKS_MAX, creator_hash, new_route};
+use crate::views::{PIECES_MAX, TRACKS_MAX, Views, WRITER_TRACKS_MAX, creator_hash, new_route};
 
 /// A train's track, moved north.
 fn moved(train: &mut Train, writer: u32, units: i32) -> Vec<Written> {
@@ -262,6 +262,53 @@ fn others_pieces_are_as_long_on_earth_as_along_the_track() {
     let entry = Entry::Track(piece);
     assert_eq!(views(&[]).apply(WriterNumber(2), key, &entry), [key]);
     assert!(views(&[]).apply(WriterNumber::OWN, key, &entry).is_empty(), "its own stays");
+}
+
+/// A piece with one point, so many km of land after the ones before.
+fn lone(train: &mut Train, piece: i16, km: f64) -> Written {
+    let position = Position::from_metres(TrackPiece::LENGTH * f64::from(piece));
+    let latitude = 100_000_000 + (f64::from(piece) * km * 89_932.0) as i32;
+    let point = crate::entry::TrackPoint { latitude, longitude: 0, position, weight: 1 };
+    let (route, points) = (train.route, vec![point]);
+    train.write(Entry::Track(TrackPiece { route, piece, points }))
+}
+
+#[test]
+fn others_tracks_are_as_long_on_earth_between_their_pieces() {
+    let line = line();
+    let mut train = Train::new(2, &line);
+    let of = |train: &mut Train, km: f64| {
+        let pieces: Vec<Written> = (0..10).map(|piece| lone(train, piece, km)).collect();
+        views(&pieces).track(train.route).map(|track| track.length())
+    };
+    assert_eq!(of(&mut train, 5.0), Some(45_000.0));
+    assert_eq!(of(&mut train, 1.0), None, "it would move its records along");
+    assert_eq!(of(&mut train, 9.0), None);
+}
+
+#[test]
+fn pieces_are_bounded() {
+    let line = line();
+    let mut views = views(&[]);
+    let mut honest: Vec<Train> = (1..5).map(|one| Train::new(one, &line)).collect();
+    for train in &mut honest {
+        train.pieces().iter().for_each(|(one, key, entry)| drop(views.take(*one, *key, entry)));
+    }
+    for forger in 6..9 {
+        let mut forger = Train::new(forger, &line);
+        for number in 0..WRITER_TRACKS_MAX as u32 {
+            forger.route = new_route(creator_hash(&name(forger.writer)), number);
+            for piece in 0..420 {
+                let (writer, key, entry) = lone(&mut forger, piece, 5.0);
+                let is_useless = views.take(writer, key, &entry).contains(&key);
+                assert_eq!(is_useless, piece > 400, "a track has at most 2,000 km");
+            }
+        }
+    }
+    views.refresh();
+    let pieces = views.pieces();
+    assert!((PIECES_MAX - 401..=PIECES_MAX).contains(&pieces), "{pieces}");
+    assert!(honest.iter().all(|train| views.track(train.route) == Some(&train.track)));
 }
 
 impl Entry {
