@@ -90,8 +90,8 @@ fn tracks_that_change_all_the_time_cost_a_tenth_of_a_processor() {
     let mut now = Instant::now();
     let mut store = train_store(now, None, settings());
     store.set_time(now, WALL_MS);
-    for trip in 0..500 {
-        let handover = Handover { trip: TripId(trip), ..record.clone() };
+    for trip in 0..1_000 {
+        let handover = Handover { trip: TripId(trip), from: CellId(trip), ..record.clone() };
         store.record(Entry::Handover(handover, None));
     }
     let mut turns = 0;
