@@ -120,12 +120,11 @@ impl Cells {
         let removed: Vec<CellKey> = self
             .cells
             .keys()
-            .filter(|key| is_meant(key.route) && !new.cells.contains_key(key))
+            .filter(|key| is_meant(key.route) && !new.cells.contains_key(*key))
             .cloned()
             .collect();
-        for key in removed {
-            self.put(key.clone(), CellHistory::default());
-            self.cells.remove(&key);
+        for cell in removed.iter().filter_map(|key| self.cells.remove(key)) {
+            self.changes += cell.history.passages().len() as u64;
         }
         for (key, cell) in new.cells {
             if self.cells.get(&key).is_none_or(|known| known.history != cell.history) {

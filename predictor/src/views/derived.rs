@@ -129,7 +129,7 @@ impl Derived {
         Derivation { routes, below: EntryKey::default(), derived }
     }
 
-    /// Takes over what was counted again, and removes projections on tracks that are gone.
+    /// Takes over a complete derivation, and removes projections on tracks that are gone.
     pub fn replace(&mut self, tracks: &Tracks, done: Derivation) {
         let Derivation { routes, derived, .. } = done;
         self.cells.replace(|route| routes.contains(&route), derived.cells);

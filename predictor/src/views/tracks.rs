@@ -318,7 +318,7 @@ impl Tracks {
 enum Put {
     /// It was here.
     Known,
-    /// It adds nothing, or moves what is known.
+    /// It adds nothing, or moves the known part.
     Useless,
     /// It counts, and these entries do not any more.
     Taken(Vec<EntryKey>),
