@@ -126,7 +126,8 @@ mod tests {
 
     #[test]
     fn track_holds_what_was_recorded_elsewhere() {
-        let cases: [(&[(u32, bool)], Option<u32>); 6] = [
+        type Held<'a> = (&'a [(u32, bool)], Option<u32>);
+        let cases: [Held<'_>; 6] = [
             (&[(1, false), (1, true)], Some(1)),
             (&[(1, true), (1, true)], Some(1)),
             (&[(1, true), (2, true)], Some(9)),

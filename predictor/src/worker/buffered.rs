@@ -192,6 +192,7 @@ impl BufferedStore {
         // The numbers of waiting entries are their own until the file is open again.
         let sequence = self.lost + self.waiting.len() as u64;
         let key = EntryKey { log: WAITING, sequence };
+        self.tracks_changed |= self.views.is_stale();
         let _ = self.views.apply(WriterNumber::OWN, key, &entry);
         if self.waiting.len() >= WAITING_MAX {
             self.waiting.pop_front();
@@ -215,11 +216,14 @@ impl BufferedStore {
 
     /// Takes written entries over into the views.
     fn apply(&mut self, appended: &Appended) {
-        let Self { store: Some(store), views, introduced, useless, .. } = self else { return };
+        let Self { store: Some(store), views, introduced, useless, tracks_changed, .. } = self
+        else {
+            return;
+        };
         for (log, floor) in &appended.forgotten {
             views.forget_below(*log, *floor);
         }
-        self.tracks_changed |= !appended.forgotten.is_empty();
+        *tracks_changed |= !appended.forgotten.is_empty();
         for (key, entry) in &appended.fresh {
             let writer = store.writer(key.log);
             if introduced.insert(writer)
@@ -227,11 +231,13 @@ impl BufferedStore {
             {
                 views.introduce(writer, &log.id.writer);
             }
-            useless.extend(match writer {
-                WriterNumber::OWN => views.apply(writer, *key, entry),
-                // Tracks of others wait for their turn, because a long one takes milliseconds.
-                _ => views.take(writer, *key, entry),
-            });
+            // Tracks of others wait for their turn, because a long one takes milliseconds.
+            let is_own_track = writer == WriterNumber::OWN && matches!(entry, Entry::Track(_));
+            *tracks_changed |= is_own_track && views.is_stale();
+            useless.extend(views.take(writer, *key, entry));
+            if is_own_track {
+                views.refresh();
+            }
         }
         useless.truncate(USELESS_MAX);
     }

@@ -5,7 +5,10 @@ use std::fs;
 use polyrail_model::{Position, RouteId, TripId};
 
 use super::*;
-use crate::entry::{TrackPiece, TrackPoint};
+use crate::entry::{LogId, TrackPiece, TrackPoint};
+use crate::sync::{Side, Sync};
+use crate::views::{creator_hash, new_route};
+use crate::wire::SyncMessage;
 
 #[test]
 fn unavailable_database_is_retried_and_forecasts_come_from_memory() {
@@ -102,4 +105,30 @@ fn tracks_that_change_all_the_time_cost_a_tenth_of_a_processor() {
         turns += i32::from(store.next_timeout().unwrap() <= now);
     }
     assert!((30..=100).contains(&turns), "{turns}");
+}
+
+/// The next piece of the node's own must not hide them.
+#[test]
+fn tracks_of_others_are_offered() {
+    let mut now = Instant::now();
+    let mut store = train_store(now, None, settings());
+    let mut sync = Sync::new(now, Side::Gateway, "cloud");
+    assert!(store.take_tracks_changed());
+    for number in 0..3 {
+        store.set_time(now, WALL_MS);
+        let Entry::Track(one) = piece(9) else { unreachable!() };
+        let route = new_route(creator_hash("train-1"), number);
+        let entries = vec![(number.into(), Entry::Track(TrackPiece { route, ..one }))];
+        let log = LogId { writer: "train-1".to_owned(), incarnation: 1 };
+        let (first, end) = (number.into(), u64::from(number) + 1);
+        store.hear(&mut sync, SyncMessage::Entries { log, floor: 0, first, end, entries });
+        assert!(!store.take_tracks_changed(), "not built yet");
+        if number % 2 == 0 {
+            store.record(piece(10 + number as i32));
+        }
+        now += Duration::from_secs(5);
+        store.on_timeout(now, WALL_MS);
+        assert!(store.take_tracks_changed());
+        assert_eq!(store.views().shared_tracks(9).len(), 1 + number as usize);
+    }
 }
