@@ -22,10 +22,29 @@ pub(crate) fn crowded_out(writers: impl Iterator<Item = WriterNumber>) -> Option
     heaviest.map(|(_, _, first)| first)
 }
 
+/// The writer that alone holds an item on a track in a full collection: the only one whose records
+/// it has, or else the only one that recorded something on this track itself. If all were recorded
+/// elsewhere, it is the track's creator, because that track alone brings them here. `None`: several
+/// writers recorded something on it. Records come as writers, and whether they are projections.
+pub(crate) fn holder(
+    records: impl Iterator<Item = (WriterNumber, bool)> + Clone,
+    creator: Option<WriterNumber>,
+) -> Option<WriterNumber> {
+    let all = records.clone().map(|(writer, _)| writer);
+    let recorders = records.filter(|(_, is_projected)| !is_projected).map(|(writer, _)| writer);
+    let is_projection = recorders.clone().next().is_none();
+    only(all).or(if is_projection { creator } else { only(recorders) })
+}
+
+fn only(mut writers: impl Iterator<Item = WriterNumber>) -> Option<WriterNumber> {
+    let first = writers.next()?;
+    writers.all(|writer| writer == first).then_some(first)
+}
+
 /// Chooses `count` items to evict from a full collection. Each item comes with the only writer that
-/// supports it, if there is just one, and the number of its last write.
+/// holds it, if there is just one, and the number of its last write.
 ///
-/// The other writer with most items that it alone supports loses the one written longest ago, again
+/// The other writer with most items that it alone holds loses the one written longest ago, again
 /// and again; then the node itself; then items of several writers go, the oldest first.
 pub(crate) fn victims<K>(
     items: impl Iterator<Item = (Option<WriterNumber>, u64, K)>,
@@ -102,6 +121,24 @@ mod tests {
         ];
         for (counts, count, gone) in cases {
             assert_eq!(victims(items(counts).into_iter(), count), gone, "{counts:?}");
+        }
+    }
+
+    #[test]
+    fn track_holds_what_was_recorded_elsewhere() {
+        type Held<'a> = (&'a [(u32, bool)], Option<u32>);
+        let cases: [Held<'_>; 6] = [
+            (&[(1, false), (1, true)], Some(1)),
+            (&[(1, true), (1, true)], Some(1)),
+            (&[(1, true), (2, true)], Some(9)),
+            (&[(1, true), (2, false), (3, true)], Some(2)),
+            (&[(1, false), (2, false)], None),
+            (&[], Some(9)),
+        ];
+        for (records, wanted) in cases {
+            let records = records.iter().map(|(writer, is)| (WriterNumber(*writer), *is));
+            let found = holder(records, Some(WriterNumber(9)));
+            assert_eq!(found, wanted.map(WriterNumber));
         }
     }
 

@@ -133,7 +133,7 @@ impl CellHistory {
     }
 
     /// The handovers, oldest trip first.
-    pub fn passages(&self) -> impl ExactSizeIterator<Item = &Passage> {
+    pub fn passages(&self) -> impl ExactSizeIterator<Item = &Passage> + Clone {
         self.passages.iter()
     }
 

@@ -68,13 +68,18 @@ pub(crate) fn is_piece(bytes: &[u8]) -> bool {
 /// Names the first invalid field.
 pub(crate) fn check_entry(entry: &Entry) -> Result<(), FieldError> {
     match entry {
-        Entry::Handover(handover, _) => check(handover),
+        Entry::Handover(handover, spot) => {
+            check(handover)?;
+            spot.iter().try_for_each(check_spot)
+        }
         Entry::Track(piece) if piece.is_valid() => Ok(()),
         Entry::Track(_) => Err(FieldError::Invalid("piece of a track")),
         Entry::Rates(rates) => {
             check_carrier(&rates.carrier)?;
-            let is_valid = (1..=Rates::SAMPLES_MAX).contains(&rates.samples.len());
-            if is_valid { Ok(()) } else { Err(FieldError::Invalid("number of samples")) }
+            if !(1..=Rates::SAMPLES_MAX).contains(&rates.samples.len()) {
+                return Err(FieldError::Invalid("number of samples"));
+            }
+            rates.samples.iter().flat_map(|sample| &sample.spot).try_for_each(check_spot)
         }
     }
 }
@@ -232,6 +237,12 @@ fn decode_rates(bytes: &[u8]) -> Result<Rates, FieldError> {
     Ok(Rates { trip, carrier, route, direction, link, samples })
 }
 
+fn check_spot(spot: &Spot) -> Result<(), FieldError> {
+    let is_valid = spot.latitude.unsigned_abs() <= 900_000_000
+        && spot.longitude.unsigned_abs() <= 1_800_000_000;
+    if is_valid { Ok(()) } else { Err(FieldError::Invalid("spot")) }
+}
+
 /// Checks a carrier's name: 1 to 32 bytes, no control characters.
 pub(crate) fn check_carrier(name: &str) -> Result<(), FieldError> {
     let is_bounded = (1..=CARRIER_NAME_MAX).contains(&name.len());
@@ -367,10 +378,9 @@ impl<'a> Reader<'a> {
             return Ok(None);
         }
         let [latitude, longitude] = [self.0.array()?, self.0.array()?].map(i32::from_be_bytes);
-        let is_valid =
-            latitude.unsigned_abs() <= 900_000_000 && longitude.unsigned_abs() <= 1_800_000_000;
         let spot = Spot { latitude, longitude, heading: self.byte()? };
-        if is_valid { Ok(Some(spot)) } else { Err(FieldError::Invalid("spot")) }
+        check_spot(&spot)?;
+        Ok(Some(spot))
     }
 
     pub(crate) fn text(&mut self) -> Result<String, FieldError> {

@@ -58,7 +58,7 @@ fn first_version_is_imported_into_the_own_log() {
         weight: 1,
     };
     let points: Vec<_> = (0..20).map(point).collect();
-    let track = Track::from_points(points.iter()).unwrap().encode();
+    let track = Track::from_points(points.iter().map(|one| (one, true))).unwrap().encode();
     let bytes: String = track.iter().map(|byte| format!("{byte:02x}")).collect();
     let lines = [
         "{\"linkdb\":{\"version\":1}}".to_owned(),
@@ -139,6 +139,7 @@ fn invalid_line_is_named_and_nothing_is_imported() {
             "{\"entry\":{\"writer\":\"a\",\"incarnation\":\"1\",\"sequence\":1}}".to_owned(),
             "neither",
         ),
+        (nowhere(), "spot"),
     ] {
         let mut store = empty();
         let before = store.stats().unwrap();
@@ -152,4 +153,12 @@ fn invalid_line_is_named_and_nothing_is_imported() {
         let error = import(&mut empty(), format, io::repeat(b'"'), NOW).unwrap_err();
         assert_eq!(error.to_string(), "line 1, it has more than 4194304 bytes");
     }
+}
+
+/// A handover of another writer at a place that is not on earth.
+fn nowhere() -> String {
+    let handover = serde_json::to_string(&handover()).unwrap();
+    let spot = "{\"latitude\":2000000000,\"longitude\":0,\"heading\":0}";
+    let id = "\"writer\":\"a\",\"incarnation\":\"1\",\"sequence\":1";
+    format!("{{\"entry\":{{{id},\"handover\":{handover},\"spot\":{spot}}}}}")
 }

@@ -8,7 +8,7 @@
 //!
 //! Nothing here knows a clock, a file or a carrier's modem. A cell that failed on fewer than
 //! [`SUPPORT`] trips never forecasts. Where several writers know a cell, no single other writer
-//! makes a forecast, and none weighs more than the mean of the others.
+//! makes a forecast, and none weighs more than the median of the others.
 
 mod cell;
 pub mod evaluate;

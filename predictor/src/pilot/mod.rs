@@ -97,8 +97,10 @@ impl Pilot {
 
     /// The same pilot for a node of this name, which new tracks carry.
     #[must_use]
-    pub fn named(self, name: &str) -> Self {
-        Self { creator: creator_hash(name), ..self }
+    pub fn named(mut self, name: &str) -> Self {
+        self.creator = creator_hash(name);
+        self.positioner.name(self.creator);
+        self
     }
 
     /// How many tracks of other writers it uses, as [`Positioner::room`] says.

@@ -90,6 +90,11 @@ impl Positioner {
         }
     }
 
+    /// Names this node, by the hash of its name: tracks of its own have that in their numbers.
+    pub(crate) fn name(&mut self, creator: u32) {
+        self.tracks.name(creator);
+    }
+
     /// How many tracks of other writers it uses: as many as its own leave room for.
     pub fn room(&self) -> usize {
         self.tracks.room()

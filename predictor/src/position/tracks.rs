@@ -10,6 +10,8 @@ use crate::track::{Course, Match, Track, TrackLearner, matches};
 #[derive(Clone, Debug, Default)]
 pub(super) struct KnownTracks {
     entries: Vec<KnownTrack>,
+    /// The hash of this node's name; without a name, all tracks of earlier trips are its own.
+    creator: Option<u32>,
 }
 
 #[derive(Clone, Debug)]
@@ -28,6 +30,11 @@ impl KnownTracks {
             known.add(KnownTrack { route, track, changed: false, shared: false });
         }
         known
+    }
+
+    /// Names this node, by the hash of its name.
+    pub fn name(&mut self, creator: u32) {
+        self.creator = Some(creator);
     }
 
     /// How many tracks of other writers there is room for.
@@ -62,32 +69,36 @@ impl KnownTracks {
         self.entries.get(at).map(|known| &known.track)
     }
 
-    /// The track of a course: one of earlier trips, else another writer's, so that nobody leads
+    /// The track of a course: one that this node began, else another writer's, so that nobody leads
     /// the train off a track that it knows. Of others' tracks, one that goes on as another writer's
-    /// track does, so that no single writer leads it off the line.
+    /// track does, so that no single writer leads it off the line; of equal ones, one that it has
+    /// been on before, then the nearest.
     pub fn identify(&self, course: &Course) -> Option<(usize, Match)> {
         let entries = self.entries.iter().enumerate();
-        let earlier = entries.clone().filter(|(_, known)| !known.shared);
-        let found = matches(course, earlier.map(|(at, known)| (at, &known.track)));
-        let nearest = |one: &Match, other: &Match| one.off_track.total_cmp(&other.off_track);
-        if let Some(found) = found.into_iter().min_by(|one, other| nearest(&one.1, &other.1)) {
+        let found = matches(course, entries.map(|(at, known)| (at, &known.track)));
+        let (own, others): (Vec<_>, Vec<_>) =
+            found.into_iter().partition(|(at, _)| self.is_own(&self.entries[*at]));
+        let nearest = |one: &Match, other: &Match| other.off_track.total_cmp(&one.off_track);
+        if let Some(found) = own.into_iter().max_by(|one, other| nearest(&one.1, &other.1)) {
             return Some(found);
         }
-        let shared = entries.filter(|(_, known)| known.shared);
-        let found = matches(course, shared.map(|(at, known)| (at, &known.track)));
-        let support = |(at, one): &(usize, Match)| {
-            let known = self.entries.get(*at);
-            let others = found.iter().filter_map(|(other, there)| {
-                let (known, other) = (known?, self.entries.get(*other)?);
+        let rank = |(at, one): &(usize, Match)| {
+            let known = &self.entries[*at];
+            let support = others.iter().map(|(other, there)| {
+                let other = &self.entries[*other];
                 let is_other = creator_of(known.route) != creator_of(other.route);
-                is_other.then(|| known.track.goes_with(one, &other.track, there))
+                if is_other { known.track.goes_with(one, &other.track, there) } else { 0 }
             });
-            others.max().unwrap_or(0)
+            (support.max().unwrap_or(0), !known.shared)
         };
-        let ranked = found.iter().map(|one| (support(one), one));
+        let ranked = others.iter().map(|one| (rank(one), one));
         let best = ranked
-            .max_by(|one, other| one.0.cmp(&other.0).then_with(|| nearest(&other.1.1, &one.1.1)));
+            .max_by(|one, other| one.0.cmp(&other.0).then_with(|| nearest(&one.1.1, &other.1.1)));
         best.map(|(_, found)| *found)
+    }
+
+    fn is_own(&self, known: &KnownTrack) -> bool {
+        !known.shared && self.creator.is_none_or(|own| own == creator_of(known.route))
     }
 
     pub fn take(&mut self, route: RouteId) -> Option<Track> {

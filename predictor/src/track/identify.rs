@@ -126,6 +126,9 @@ pub(crate) fn on_track(course: &Course, track: &Track) -> Option<Match> {
     if readings.len() < READINGS_MIN || moved < MOVED_MIN || track.points() < 2 {
         return None;
     }
+    if !track.may_be_near(readings.first()?.place, BESIDE_MAX) {
+        return None;
+    }
     let mut metres: Vec<f64> = Vec::with_capacity(readings.len());
     let mut off_sum = 0.0;
     let mut before: Option<(LatLon, f64)> = None;

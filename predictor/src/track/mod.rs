@@ -94,6 +94,12 @@ impl Track {
         last - first
     }
 
+    /// Whether its points have the same metres as those of another track.
+    pub(crate) fn has_marks_of<'a>(&'a self, other: &'a Self) -> bool {
+        let marks = |track: &'a Self| track.points.iter().map(|point| point.mark);
+        marks(self).eq(marks(other))
+    }
+
     /// Projects a point, in degrees north and east, on the track; near the hint, if there is one.
     /// `None` for invalid coordinates, and for a hint off the track.
     pub fn project(&self, latitude: f64, longitude: f64, hint: Option<Hint>) -> Option<Projection> {

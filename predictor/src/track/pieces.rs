@@ -21,12 +21,19 @@ impl Track {
         pieces.map(|(piece, points)| TrackPiece { route, piece, points: thinned(points) }).collect()
     }
 
-    /// A track from the points of its pieces, in their order: the longest part without a gap.
-    /// `None` if it has fewer than two points.
-    pub(crate) fn from_points<'a>(points: impl Iterator<Item = &'a TrackPoint>) -> Option<Self> {
+    /// A track from the points of its pieces, in their order, and whether each is the node's own:
+    /// the longest part without a gap. Between two points that are not both its own, the line must
+    /// be as long on earth as along the track. `None` if it has fewer than two points.
+    pub(crate) fn from_points<'a>(
+        points: impl Iterator<Item = (&'a TrackPoint, bool)>,
+    ) -> Option<Self> {
         let (mut longest, mut open) = (Self { points: vec![] }, Self { points: vec![] });
-        for point in points.filter_map(point) {
-            let follows = open.points.last().is_none_or(|before| follows(before, &point));
+        let mut before_is_own = false;
+        for (point, is_own) in points.filter_map(|(one, is_own)| Some((point(one)?, is_own))) {
+            let is_trusted = std::mem::replace(&mut before_is_own, is_own) && is_own;
+            let follows = open.points.last().is_none_or(|before| {
+                follows(before, &point) && (is_trusted || is_as_long(before, &point))
+            });
             let first = open.points.first().map_or(point.mark, |first| first.mark);
             let is_short = point.mark.metres() - first.metres() <= LENGTH_MAX;
             if !follows || !is_short || open.points.len() >= POINTS_MAX {
@@ -61,12 +68,12 @@ impl TrackPiece {
         let mut points = self.points.iter().filter_map(point);
         let Some(mut before) = points.next() else { return true };
         for point in points {
-            let length = before.place.to(point.place).length();
-            let metres = point.mark.metres() - before.mark.metres();
-            if (length - metres).abs() > SLACK + SHARE * metres {
+            if !is_as_long(&before, &point) {
                 return false;
             }
-            (land, along, before) = (land + length, along + metres, point);
+            land += before.place.to(point.place).length();
+            along += point.mark.metres() - before.mark.metres();
+            before = point;
         }
         (land - along).abs() <= SLACK + SHARE * along
     }
@@ -134,6 +141,13 @@ pub(super) fn follows(before: &Point, point: &Point) -> bool {
     let length = before.place.to(point.place).length();
     let metres = point.mark.metres() - before.mark.metres();
     metres > 0.0 && length <= (2.0 * metres + 4.0 * SLACK).min(1.1 * GAP_MAX)
+}
+
+/// Whether two points are as far from each other as their positions are.
+fn is_as_long(before: &Point, point: &Point) -> bool {
+    let length = before.place.to(point.place).length();
+    let metres = point.mark.metres() - before.mark.metres();
+    (length - metres).abs() <= SLACK + SHARE * metres
 }
 
 /// By how much the distance of points may differ from that of their positions: so many metres, and

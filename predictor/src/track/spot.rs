@@ -36,6 +36,29 @@ impl Track {
     }
 }
 
+impl Track {
+    /// False if no line of the track is within so many metres of a place: much quicker than the
+    /// distance, because a train compares its first reading with every point that it knows.
+    pub(super) fn may_be_near(&self, place: LatLon, metres: f64) -> bool {
+        let (latitude, longitude) = place.units();
+        let margin = metres / METRES_PER_UNIT;
+        let wide = margin / (f64::from(latitude) / 1e7).to_radians().cos().max(0.01);
+        // More, because the line may be at another latitude.
+        let (margin, wide) = (margin.ceil() as i32, (1.1 * wide).ceil() as i32);
+        let is_within = |one: i32, other: i32, at: i32, margin: i32| {
+            one.min(other).saturating_sub(margin) <= at
+                && at <= one.max(other).saturating_add(margin)
+        };
+        let is_at_date_line = longitude.unsigned_abs() > 1_790_000_000;
+        is_at_date_line
+            || self.points.windows(2).any(|pair| {
+                let (one, other) = (pair[0].place.units(), pair[1].place.units());
+                is_within(one.0, other.0, latitude, margin)
+                    && is_within(one.1, other.1, longitude, wide)
+            })
+    }
+}
+
 /// A track with the bounds of its parts, to find spots on it quickly.
 #[derive(Clone, Debug)]
 pub(crate) struct SpotFinder {
@@ -162,6 +185,26 @@ mod tests {
     fn spot(metres: f64, direction: Direction) -> Spot {
         let own = track((0.0, 0.0), (0.0, 40_000.0));
         own.spot(Position::from_metres(metres), direction).unwrap()
+    }
+
+    #[test]
+    fn places_within_some_metres_may_be_near() {
+        let at = |north, east| LatLon::from_degrees(north, east).unwrap();
+        for (latitude, longitude) in [(0.0, 9.0), (50.0, 8.0), (-50.0, -8.0), (70.0, 179.99)] {
+            let mut track = Track::begun(at(latitude, longitude));
+            let begin = track.points[0];
+            for hundred in 1..50 {
+                let (east, north) = (60.0 * f64::from(hundred), 80.0 * f64::from(hundred));
+                let place = begin.place.moved(super::super::Vector { east, north });
+                let mark = Position::from_metres(100.0 * f64::from(hundred));
+                track.points.push(super::super::Point { place, mark, ..begin });
+            }
+            for (off, is_near) in [(0.0, true), (199.0, true), (20_000.0, longitude > 179.0)] {
+                let side = super::super::Vector { east: 0.8 * off, north: -0.6 * off };
+                let place = track.points[25].place.moved(side);
+                assert_eq!(track.may_be_near(place, 200.0), is_near, "{latitude} {off}");
+            }
+        }
     }
 
     #[test]

@@ -1,16 +1,17 @@
 //! The histories of cells in memory.
 //!
 //! At most [`CELLS_MAX`] cells are kept. A full collection evicts a 64th at once: cells that only
-//! one writer knows, those of the writer with most such cells first, the one written longest ago
-//! first. So invented cells displace each other.
+//! one writer holds, those of the writer with most such cells first, the one written longest ago
+//! first. So invented cells, and the cells of invented tracks, displace each other.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-use polyrail_model::Handover;
+use polyrail_model::{Handover, RouteId};
 
+use crate::creator::creator_of;
 use crate::entry::{EntryKey, WriterNumber};
-use crate::fair::victims;
+use crate::fair::{holder, victims};
 use crate::history::{CellHistory, CellKey, Inserted, Passage};
 
 /// The cells that a node knows.
@@ -20,6 +21,8 @@ pub struct Cells {
     writes: u64,
     /// Passages added or removed so far.
     changes: u64,
+    /// The writers by the hashes of their names.
+    creators: BTreeMap<u32, WriterNumber>,
 }
 
 /// A cell.
@@ -37,6 +40,16 @@ impl Cells {
     pub fn add(&mut self, handover: &Handover) -> bool {
         let passage = Passage::of(WriterNumber::OWN, EntryKey::default(), handover);
         passage.is_some_and(|passage| self.insert(CellKey::of(handover), passage).added)
+    }
+
+    /// Names a writer and the hash of its name.
+    pub(super) fn introduce(&mut self, writer: WriterNumber, creator: u32) {
+        self.creators.insert(creator, writer);
+    }
+
+    /// The same without cells, to count entries again.
+    pub(super) fn emptied(&self) -> Self {
+        Self { creators: self.creators.clone(), ..Self::default() }
     }
 
     /// Adds a passage of any writer to a cell.
@@ -102,12 +115,31 @@ impl Cells {
         self.changes
     }
 
+    /// Replaces the cells of some tracks. The versions of equal ones stay.
+    pub(super) fn replace(&mut self, is_meant: impl Fn(RouteId) -> bool, new: Self) {
+        let removed: Vec<CellKey> = self
+            .cells
+            .keys()
+            .filter(|key| is_meant(key.route) && !new.cells.contains_key(*key))
+            .cloned()
+            .collect();
+        for cell in removed.iter().filter_map(|key| self.cells.remove(key)) {
+            self.changes += cell.history.passages().len() as u64;
+        }
+        for (key, cell) in new.cells {
+            if self.cells.get(&key).is_none_or(|known| known.history != cell.history) {
+                self.put(key, cell.history);
+            }
+        }
+    }
+
     /// Removes passages, and cells without any.
-    pub(super) fn forget(&mut self, gone: impl Fn(&Passage) -> bool) {
-        let Self { cells, writes, changes } = self;
-        cells.retain(|_, cell| {
+    pub(super) fn forget(&mut self, is_gone: impl Fn(&CellKey, &Passage) -> bool) {
+        let Self { cells, writes, changes, .. } = self;
+        cells.retain(|key, cell| {
+            let gone = |one: &Passage| is_gone(key, one);
             let before = cell.history.passages().len();
-            if !cell.history.passages().any(&gone) {
+            if !cell.history.passages().any(gone) {
                 return true;
             }
             cell.history = cell.history.retained(|one| !gone(one));
@@ -122,7 +154,11 @@ impl Cells {
     fn evict(&mut self) {
         let count = self.cells.len() + CELLS_MAX / EVICTED - CELLS_MAX;
         let all = self.cells.iter();
-        let all = all.map(|(key, cell)| (cell.history.sole_writer(), cell.version, key));
+        let all = all.map(|(key, cell)| {
+            let passages = cell.history.passages().map(|one| (one.writer, one.projected));
+            let creator = self.creators.get(&creator_of(key.route)).copied();
+            (holder(passages, creator), cell.version, key)
+        });
         let gone: Vec<CellKey> = victims(all, count).into_iter().cloned().collect();
         for key in &gone {
             self.cells.remove(key);

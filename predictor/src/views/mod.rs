@@ -1,58 +1,47 @@
 //! What a node knows from all logs: cells, tracks and the rate map, in memory.
 //!
 //! The logs in the database are the only state; views are derived from them at the start
-//! ([`Views::rebuild`]) and kept current with each entry ([`Views::apply`]). A handover or a sample
+//! ([`Views::rebuild`]) and kept current with each entry ([`Views::take`]). A handover or a sample
 //! counts on its own track by its recorded position, and on each other known track by its spot.
-//! A track that becomes known, or longer, needs the stored entries again ([`Views::derive`]).
+//! A track that becomes known, changes its ends, or is gone needs the stored entries again
+//! ([`Views::begin_derivation`]).
 //!
 //! Entries of others are claims. A writer that invents entries displaces only its own from a full
 //! view, bends no other's track, and makes no forecast alone ([`crate::forecast`]).
 
 mod cells;
+mod derived;
 mod places;
 #[cfg(test)]
 mod tests;
 mod tracks;
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
-use polyrail_model::{Direction, Handover, NodeRole, Position, RouteId};
+use polyrail_model::{Direction, NodeRole, Position, RouteId};
 use serde::{Deserialize, Serialize};
 
 pub use crate::creator::{creator_hash, creator_of, new_route};
 pub use cells::{CELLS_MAX, Cell, Cells};
 pub use places::{PLACE_TRIPS_MAX, PLACES_MAX, PlaceEstimate, PlaceKey};
-pub use tracks::{PROJECTIONS_MAX, TRACKS_MAX, WRITER_TRACKS_MAX};
+pub use tracks::{PIECES_MAX, PROJECTIONS_MAX, TRACKS_MAX, WRITER_TRACKS_MAX};
 
-use crate::entry::{Entry, EntryKey, Link, LogNumber, Rates, Spot, TrackPiece, WriterNumber};
-use crate::history::{CellKey, Passage};
+use crate::entry::{Entry, EntryKey, Link, LogNumber, Spot, TrackPiece, WriterNumber};
 use crate::store::{Store, StoreError};
 use crate::track::Track;
-use places::Places;
+use derived::{Derivation, Derived};
 use tracks::Tracks;
 
 /// The views of a node.
 #[derive(Clone, Debug)]
 pub struct Views {
-    /// The direction of data in which this node sends: only its rates count.
-    link: Link,
-    cells: Cells,
     tracks: Tracks,
-    places: Places,
-    /// Tracks that stored entries do not count on yet, and the part on which they do.
-    underived: BTreeMap<RouteId, Option<(f64, f64)>>,
-}
-
-/// Tracks on which stored entries do not count yet, and the parts on which they do.
-#[derive(Clone, Debug, Default)]
-pub struct Underived(BTreeMap<RouteId, Option<(f64, f64)>>);
-
-impl Underived {
-    /// Whether stored entries do not count at a position of a track.
-    fn is_new(&self, route: RouteId, metres: f64) -> bool {
-        let derived = self.0.get(&route);
-        derived.is_some_and(|part| part.is_none_or(|(first, last)| metres < first || last < metres))
-    }
+    derived: Derived,
+    /// Tracks that have changed since the last derivation began.
+    changed: BTreeSet<RouteId>,
+    /// Some tracks are gone since then.
+    is_any_gone: bool,
+    derivation: Option<Derivation>,
 }
 
 /// The sizes of the views.
@@ -73,8 +62,13 @@ impl Views {
             NodeRole::Gateway => Link::Up,
             NodeRole::Cloud => Link::Down,
         };
-        let (cells, tracks, places) = Default::default();
-        Self { link, cells, tracks, places, underived: BTreeMap::new() }
+        Self {
+            tracks: Tracks::default(),
+            derived: Derived::new(link),
+            changed: BTreeSet::new(),
+            is_any_gone: false,
+            derivation: None,
+        }
     }
 
     /// The views of a database, and its useless entries.
@@ -98,30 +92,49 @@ impl Views {
     /// Names a writer; call it before its first entry, because the name decides which tracks are
     /// its own.
     pub fn introduce(&mut self, writer: WriterNumber, name: &str) {
-        self.tracks.introduce(writer, creator_hash(name));
+        let creator = creator_hash(name);
+        self.tracks.introduce(writer, creator);
+        self.derived.introduce(writer, creator);
     }
 
     /// Takes a new entry. Returns the entries that are useless from now on, perhaps this one: track
-    /// pieces that were replaced or do not count, and handovers that their cell dropped.
+    /// pieces that were replaced or do not count, and handovers that their cell dropped. A piece
+    /// changes its track with [`Views::refresh`].
+    #[must_use]
+    pub fn take(&mut self, writer: WriterNumber, key: EntryKey, entry: &Entry) -> Vec<EntryKey> {
+        if let Entry::Track(piece) = entry {
+            return self.tracks.put(writer, key, piece);
+        }
+        if let Some(derivation) = self.derivation.as_mut().filter(|one| key < one.below) {
+            derivation.add(&self.tracks, (writer, key), entry);
+        }
+        self.derived.add(&self.tracks, |_| true, (writer, key), entry)
+    }
+
+    /// Takes a new entry, and changes its track at once.
     #[must_use]
     pub fn apply(&mut self, writer: WriterNumber, key: EntryKey, entry: &Entry) -> Vec<EntryKey> {
-        let mut useless = Vec::new();
-        match entry {
-            Entry::Handover(handover, spot) => {
-                self.add_handover(writer, key, handover, spot.as_ref(), &mut useless);
-            }
-            Entry::Track(piece) => {
-                useless.extend(self.tracks.put(writer, key, piece));
-                for (route, before) in self.tracks.refresh() {
-                    self.underived.entry(route).or_insert(before);
-                }
-                if self.underived.len() > TRACKS_MAX {
-                    self.underived.retain(|route, _| self.tracks.get(*route).is_some());
-                }
-            }
-            Entry::Rates(rates) => self.add_rates(writer, key, rates),
-        }
+        let useless = self.take(writer, key, entry);
+        self.refresh();
         useless
+    }
+
+    /// Whether [`Views::refresh`] has something to do.
+    pub fn is_stale(&self) -> bool {
+        self.tracks.is_stale()
+    }
+
+    /// Changes the tracks whose pieces have changed: milliseconds for a long one.
+    pub fn refresh(&mut self) {
+        for route in if self.is_stale() { self.tracks.refresh() } else { vec![] } {
+            let is_gone = self.tracks.get(route).is_none();
+            self.is_any_gone |= is_gone;
+            if is_gone {
+                self.changed.remove(&route)
+            } else {
+                self.changed.insert(route)
+            };
+        }
     }
 
     /// Derives empty views from all stored entries. `visit` calls its argument with each entry, in
@@ -141,84 +154,75 @@ impl Views {
             }
         })?;
         self.tracks.refresh();
-        visit(&mut |writer, key, entry| match entry {
-            Entry::Handover(handover, spot) => {
-                self.add_handover(writer, key, handover, spot.as_ref(), &mut useless);
-            }
-            Entry::Rates(rates) => self.add_rates(writer, key, rates),
-            Entry::Track(_) => {}
+        visit(&mut |writer, key, entry| {
+            useless.extend(self.derived.add(&self.tracks, |_| true, (writer, key), entry));
         })?;
         Ok(useless)
     }
 
-    /// Whether a track has become known or longer since [`Views::take_underived`].
-    pub fn is_underived(&self) -> bool {
-        !self.underived.is_empty()
+    /// Whether tracks have changed since the last derivation began.
+    pub fn needs_derivation(&self) -> bool {
+        !self.changed.is_empty() || self.is_any_gone
     }
 
-    /// The tracks that have become known or longer: call [`Views::derive`] with each stored entry
-    /// to count it there. New entries count there already.
-    pub fn take_underived(&mut self) -> Underived {
-        Underived(std::mem::take(&mut self.underived))
-    }
-
-    /// Counts a stored entry on tracks that have become known or longer, outside the parts on which
-    /// it counts already. Returns useless entries, as [`Views::apply`] does.
-    #[must_use]
-    pub fn derive(
-        &mut self,
-        grown: &Underived,
-        writer: WriterNumber,
-        key: EntryKey,
-        entry: &Entry,
-    ) -> Vec<EntryKey> {
-        let project = |tracks: &Tracks, spot: &Spot, except: RouteId| {
-            let mut all = tracks.projections(spot, except);
-            all.retain(|(route, position, _)| grown.is_new(*route, position.metres()));
-            all
-        };
-        let mut useless = Vec::new();
-        match entry {
-            Entry::Handover(handover, Some(spot)) => {
-                let found = project(&self.tracks, spot, handover.route);
-                let Some(passage) = Passage::of(writer, key, handover) else { return useless };
-                for (route, position, direction) in found {
-                    let cell = CellKey { route, direction, ..CellKey::of(handover) };
-                    let passage = Passage { position, projected: true, ..passage };
-                    self.add_passage(cell, passage, &mut useless);
-                }
-            }
-            Entry::Rates(rates) if rates.link == self.link => {
-                for sample in &rates.samples {
-                    let Some(spot) = &sample.spot else { continue };
-                    for (route, position, direction) in project(&self.tracks, spot, rates.route) {
-                        let place = PlaceKey::of(&rates.carrier, route, direction, position);
-                        self.places.add(place, writer, key, rates.trip, sample);
-                    }
-                }
-            }
-            _ => {}
+    /// Begins to count all stored entries again on tracks that have changed. Until
+    /// [`Views::next_derived`] is `None`, call [`Views::derive`] with the entries from there on, in
+    /// the order of their keys, and then [`Views::derived_below`] or [`Views::end_derivation`].
+    pub fn begin_derivation(&mut self) {
+        self.is_any_gone = false;
+        let derivation = self.derived.begin(std::mem::take(&mut self.changed));
+        let needs_entries = !derivation.routes.is_empty();
+        self.derivation = Some(derivation);
+        if !needs_entries {
+            self.end_derivation();
         }
-        useless
+    }
+
+    /// The next entry to be counted again.
+    pub fn next_derived(&self) -> Option<EntryKey> {
+        self.derivation.as_ref().map(|one| one.below)
+    }
+
+    /// Counts a stored entry again.
+    pub fn derive(&mut self, writer: WriterNumber, key: EntryKey, entry: &Entry) {
+        if let Some(derivation) = &mut self.derivation {
+            derivation.add(&self.tracks, (writer, key), entry);
+        }
+    }
+
+    /// All entries below this were counted again.
+    pub fn derived_below(&mut self, next: EntryKey) {
+        if let Some(derivation) = &mut self.derivation {
+            derivation.below = next;
+        }
+    }
+
+    /// All entries were counted again: they count on the changed tracks from now on.
+    pub fn end_derivation(&mut self) {
+        if let Some(done) = self.derivation.take() {
+            self.derived.replace(&self.tracks, done);
+        }
     }
 
     /// Forgets all entries of a log below a sequence number: they were evicted or purged.
     pub fn forget_below(&mut self, log: LogNumber, floor: u64) {
         let gone = |key: EntryKey| key.log == log && key.sequence < floor;
-        self.cells.forget(|passage| gone(passage.entry));
-        self.places.forget(gone);
+        self.derived.forget(gone);
+        if let Some(derivation) = &mut self.derivation {
+            derivation.forget(gone);
+        }
         self.tracks.forget(gone);
-        self.tracks.refresh();
+        self.refresh();
     }
 
     /// The cells, for the forecaster.
     pub fn cells(&self) -> &Cells {
-        &self.cells
+        &self.derived.cells
     }
 
     /// The expected rate and delay of a carrier at a position, for the node `own`.
     pub fn estimate(&self, own: WriterNumber, place: &PlaceKey) -> Option<PlaceEstimate> {
-        self.places.estimate(place, own)
+        self.derived.places.estimate(place, own)
     }
 
     /// The tracks of the node itself, the one written longest ago first.
@@ -250,53 +254,25 @@ impl Views {
     /// Notes on which track a train is: entries count on it before others' tracks.
     pub fn ride(&mut self, train: &str, route: RouteId) {
         if self.tracks.ride(train, route) {
-            self.underived.insert(route, None);
+            self.changed.insert(route);
         }
     }
 
     /// The sizes of the views.
     pub fn sizes(&self) -> ViewSizes {
-        let Self { cells, tracks, places, .. } = self;
-        ViewSizes { cells: cells.len(), tracks: tracks.len(), places: places.len() }
+        let Derived { cells, places, .. } = &self.derived;
+        ViewSizes { cells: cells.len(), tracks: self.tracks.len(), places: places.len() }
     }
 
-    fn add_handover(
-        &mut self,
-        writer: WriterNumber,
-        key: EntryKey,
-        handover: &Handover,
-        spot: Option<&Spot>,
-        useless: &mut Vec<EntryKey>,
-    ) {
-        let Some(passage) = Passage::of(writer, key, handover) else { return };
-        self.add_passage(CellKey::of(handover), passage, useless);
-        let Some(spot) = spot else { return };
-        for (route, position, direction) in self.tracks.projections(spot, handover.route) {
-            let cell = CellKey { route, direction, ..CellKey::of(handover) };
-            let passage = Passage { position, projected: true, ..passage };
-            self.add_passage(cell, passage, useless);
-        }
+    /// The number of pieces of tracks.
+    #[cfg(test)]
+    fn pieces(&self) -> usize {
+        self.tracks.pieces()
     }
 
-    /// Adds a passage. One that the cell of its own track drops is useless.
-    fn add_passage(&mut self, cell: CellKey, passage: Passage, useless: &mut Vec<EntryKey>) {
-        let dropped = self.cells.insert(cell, passage).dropped;
-        useless.extend(dropped.filter(|one| !one.projected).map(|one| one.entry));
-    }
-
-    fn add_rates(&mut self, writer: WriterNumber, key: EntryKey, rates: &Rates) {
-        if rates.link != self.link {
-            return;
-        }
-        for sample in &rates.samples {
-            let place = PlaceKey::of(&rates.carrier, rates.route, rates.direction, sample.position);
-            self.places.add(place, writer, key, rates.trip, sample);
-            if let Some(spot) = &sample.spot {
-                for (route, position, direction) in self.tracks.projections(spot, rates.route) {
-                    let place = PlaceKey::of(&rates.carrier, route, direction, position);
-                    self.places.add(place, writer, key, rates.trip, sample);
-                }
-            }
-        }
+    /// The visits of all places.
+    #[cfg(test)]
+    fn visits(&self) -> std::collections::BTreeSet<String> {
+        self.derived.places.visits()
     }
 }

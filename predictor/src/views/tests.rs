@@ -4,4 +4,5 @@ mod caps;
 mod fleet;
 mod forecasts;
 mod poisoning;
+mod rebuilt;
 mod tracks;

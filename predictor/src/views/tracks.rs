@@ -1,10 +1,11 @@
 //! The tracks that a node knows, from the pieces in the logs.
 //!
 //! A piece counts if its writer is the creator of its route ([`super::creator_hash`]) or the node
-//! itself, whose piece wins. A piece of the creator must be as long on earth as along the track,
-//! and its later versions do not move it. At most [`TRACKS_MAX`] tracks are kept,
-//! [`WRITER_TRACKS_MAX`] of each other writer. A full collection evicts a track of the other writer
-//! that has most, the one written longest ago; the node's own tracks go last.
+//! itself, whose piece wins. A piece of the creator must be as long on earth as along the track.
+//! Its later versions only extend it, so all of these are kept, and no restart moves or shortens
+//! it. At most [`TRACKS_MAX`] tracks are kept, [`WRITER_TRACKS_MAX`] of each other writer, and at
+//! most [`PIECES_MAX`] pieces. A full collection evicts a track of the other writer that has most,
+//! the one written longest ago; the node's own tracks go last.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +14,7 @@ use polyrail_model::{Direction, Position, RouteId};
 use crate::creator::creator_of;
 use crate::entry::{EntryKey, Spot, TrackPiece, TrackPoint, WriterNumber};
 use crate::fair::victims;
-use crate::track::{SpotFinder, Track, extended};
+use crate::track::{LENGTH_MAX, SpotFinder, Track, extended};
 
 /// The known tracks.
 #[derive(Clone, Debug, Default)]
@@ -21,6 +22,8 @@ pub(super) struct Tracks {
     routes: BTreeMap<RouteId, Route>,
     /// The hashes of the writers' names.
     creators: BTreeMap<WriterNumber, u32>,
+    /// The pieces of all routes.
+    pieces: usize,
     writes: u64,
     /// Routes whose pieces have changed since [`Tracks::refresh`].
     stale: BTreeSet<RouteId>,
@@ -36,16 +39,23 @@ pub(super) struct Tracks {
 struct Route {
     /// The writer that counts: the creator, or the node itself if it has a piece.
     writer: WriterNumber,
-    pieces: BTreeMap<i16, Versions>,
+    pieces: BTreeMap<i16, Piece>,
     line: Option<Line>,
     written: u64,
 }
 
 /// A piece as the node and the creator have it; the node's own version counts.
 #[derive(Clone, Debug, Default)]
-struct Versions {
-    own: Option<(EntryKey, Vec<TrackPoint>)>,
-    creators: Option<(EntryKey, Vec<TrackPoint>)>,
+struct Piece {
+    own: Option<Version>,
+    creators: Option<Version>,
+}
+
+/// A version of a piece, and the entries that it comes from.
+#[derive(Clone, Debug)]
+struct Version {
+    entries: Vec<EntryKey>,
+    points: Vec<TrackPoint>,
 }
 
 #[derive(Clone, Debug)]
@@ -53,9 +63,6 @@ struct Line {
     track: Track,
     finder: SpotFinder,
 }
-
-/// A track that is known, or longer, since its pieces changed; with its ends before, if any.
-pub(super) type Grown = (RouteId, Option<(f64, f64)>);
 
 impl Tracks {
     /// Names a writer. Pieces of unnamed writers do not count.
@@ -78,7 +85,7 @@ impl Tracks {
             None => return vec![],
         };
         let counts = is_own || is_creators && piece.is_plausible();
-        if !(counts && piece.is_valid()) {
+        if !(counts && piece.is_valid() && self.is_in_reach(piece)) {
             return vec![key];
         }
         self.writes += 1;
@@ -89,56 +96,90 @@ impl Tracks {
             line: None,
             written,
         });
-        let versions = route.pieces.entry(piece.piece).or_default();
-        let known = if is_own { &mut versions.own } else { &mut versions.creators };
-        let is_older = |known: &(EntryKey, Vec<TrackPoint>)| {
-            known.0.log == key.log && known.0.sequence > key.sequence
+        let known = route.pieces.entry(piece.piece).or_insert_with(|| {
+            self.pieces += 1;
+            Piece::default()
+        });
+        let mut useless = match known.put(is_own, key, &piece.points) {
+            Put::Known => return vec![],
+            Put::Useless => return vec![key],
+            Put::Taken(replaced) => replaced,
         };
-        if known.as_ref().is_some_and(is_older) {
-            return vec![key];
-        }
-        let points = match known {
-            Some((_, known)) if !is_own => extended(known, &piece.points),
-            _ => Some(piece.points.clone()),
-        };
-        let Some(points) = points else { return vec![key] };
-        let replaced = known.replace((key, points)).map(|(replaced, _)| replaced);
         if is_own {
             route.writer = writer;
         }
         route.written = written;
         self.stale.insert(piece.route);
-        let mut useless: Vec<EntryKey> = replaced.filter(|one| *one != key).into_iter().collect();
-        let others = self.routes.values().filter(|one| !is_own && one.writer == writer);
-        if others.count() > WRITER_TRACKS_MAX {
-            self.evict(|route| route.writer == writer, &mut useless);
-        } else if self.routes.len() > TRACKS_MAX {
-            self.evict(|_| true, &mut useless);
-        }
+        self.enforce_limits(writer, &mut useless);
         useless
     }
 
-    /// Builds the tracks whose pieces have changed; returns the new and the longer tracks.
-    pub fn refresh(&mut self) -> Vec<Grown> {
-        self.order();
-        let mut grown = Vec::new();
-        for id in std::mem::take(&mut self.stale) {
-            let Some(route) = self.routes.get_mut(&id) else { continue };
-            let points = route.pieces.values().flat_map(Versions::points);
-            let track = Track::from_points(points);
-            let before = route.line.as_ref().map(|line| line.track.ends());
-            route.line = track.map(|track| Line { finder: SpotFinder::new(&track), track });
-            let after = route.line.as_ref().map(|line| line.track.ends());
-            let is_longer = match (before, after) {
-                (Some(before), Some(after)) => after.0 < before.0 || after.1 > before.1,
-                (None, Some(_)) => true,
-                (_, None) => false,
-            };
-            if is_longer {
-                grown.push((id, before));
-            }
+    /// Whether a track with this piece is no longer than a track may be.
+    fn is_in_reach(&self, piece: &TrackPiece) -> bool {
+        let pieces = self.routes.get(&piece.route).map(|route| &route.pieces);
+        let ends =
+            pieces.and_then(|all| Some((*all.first_key_value()?.0, *all.last_key_value()?.0)));
+        ends.is_none_or(|(first, last)| {
+            let reach = i32::from(last.max(piece.piece)) - i32::from(first.min(piece.piece));
+            f64::from(reach) * TrackPiece::LENGTH <= LENGTH_MAX
+        })
+    }
+
+    fn enforce_limits(&mut self, writer: WriterNumber, useless: &mut Vec<EntryKey>) {
+        let is_other = writer != WriterNumber::OWN;
+        let others = self.routes.values().filter(|one| is_other && one.writer == writer);
+        if others.count() > WRITER_TRACKS_MAX {
+            self.evict(|route| route.writer == writer, useless);
+        } else if self.routes.len() > TRACKS_MAX {
+            self.evict(|_| true, useless);
         }
-        grown
+        while self.pieces > PIECES_MAX
+            && let Some(heaviest) = self.heaviest()
+        {
+            self.evict(|route| route.writer == heaviest, useless);
+        }
+    }
+
+    /// The writer with most pieces; the node itself only if there is no other.
+    fn heaviest(&self) -> Option<WriterNumber> {
+        let mut counts: BTreeMap<WriterNumber, usize> = BTreeMap::new();
+        for route in self.routes.values() {
+            *counts.entry(route.writer).or_default() += route.pieces.len();
+        }
+        let weight = |(writer, count): &(WriterNumber, usize)| {
+            (*writer != WriterNumber::OWN, *count, *writer)
+        };
+        counts.into_iter().max_by_key(weight).map(|(writer, _)| writer)
+    }
+
+    /// Whether pieces have changed since [`Tracks::refresh`].
+    pub fn is_stale(&self) -> bool {
+        !self.stale.is_empty()
+    }
+
+    /// Builds the tracks whose pieces have changed. Returns those on which other entries may count
+    /// from now on, or by other positions: new tracks, gone ones, and those with other points along
+    /// them.
+    pub fn refresh(&mut self) -> Vec<RouteId> {
+        self.order();
+        let mut changed = Vec::new();
+        for id in std::mem::take(&mut self.stale) {
+            let Some(route) = self.routes.get_mut(&id) else {
+                changed.push(id);
+                continue;
+            };
+            let track = Track::from_points(route.pieces.values().flat_map(Piece::points));
+            let before = route.line.as_ref().map(|line| &line.track);
+            let is_same = match (before, &track) {
+                (Some(before), Some(track)) => before.has_marks_of(track),
+                (before, track) => before.is_none() && track.is_none(),
+            };
+            if !is_same {
+                changed.push(id);
+            }
+            route.line = track.map(|track| Line { finder: SpotFinder::new(&track), track });
+        }
+        changed
     }
 
     pub fn get(&self, route: RouteId) -> Option<&Track> {
@@ -147,6 +188,13 @@ impl Tracks {
 
     pub fn len(&self) -> usize {
         self.routes.len()
+    }
+
+    #[cfg(test)]
+    pub fn pieces(&self) -> usize {
+        let pieces = self.routes.values().map(|route| route.pieces.len()).sum();
+        assert_eq!(self.pieces, pieces);
+        pieces
     }
 
     /// Notes on which route a train is. Returns whether entries may be missing on it, because other
@@ -224,27 +272,32 @@ impl Tracks {
         let mut pieces = track.pieces(route);
         let known = self.routes.get(&route);
         pieces.retain(|piece| {
-            let versions = known.and_then(|known| known.pieces.get(&piece.piece));
-            !versions.is_some_and(|versions| versions.points().eq(&piece.points))
+            let known = known.and_then(|known| known.pieces.get(&piece.piece)?.version());
+            !known.is_some_and(|known| known.points == piece.points)
         });
         pieces
     }
 
     /// Removes the pieces of entries.
     pub fn forget(&mut self, gone: impl Fn(EntryKey) -> bool) {
-        let is_gone = |one: &Option<(EntryKey, _)>| one.as_ref().is_some_and(|one| gone(one.0));
-        for (id, route) in &mut self.routes {
-            for versions in route.pieces.values_mut() {
-                for version in [&mut versions.own, &mut versions.creators] {
-                    if is_gone(version) {
-                        *version = None;
-                        self.stale.insert(*id);
-                    }
+        let is_gone = |one: &mut Version| one.entries.iter().any(|key| gone(*key));
+        let Self { routes, creators, stale, pieces, .. } = self;
+        routes.retain(|id, route| {
+            let before = route.pieces.len();
+            for piece in route.pieces.values_mut() {
+                let (own, creators) = (piece.own.take_if(is_gone), piece.creators.take_if(is_gone));
+                if own.or(creators).is_some() {
+                    stale.insert(*id);
                 }
             }
-            route.pieces.retain(|_, versions| versions.points().next().is_some());
-        }
-        self.routes.retain(|_, route| !route.pieces.is_empty());
+            route.pieces.retain(|_, piece| piece.version().is_some());
+            *pieces -= before - route.pieces.len();
+            if route.pieces.values().all(|piece| piece.own.is_none()) {
+                let creator = creators.iter().find(|(_, hash)| **hash == creator_of(*id));
+                route.writer = creator.map_or(route.writer, |(writer, _)| *writer);
+            }
+            !route.pieces.is_empty()
+        });
     }
 
     /// Evicts one of these tracks; its entries are useless.
@@ -253,16 +306,60 @@ impl Tracks {
         let items = items.map(|(id, route)| (Some(route.writer), route.written, *id));
         for id in victims(items, 1) {
             let pieces = self.routes.remove(&id).map(|route| route.pieces).unwrap_or_default();
+            self.pieces -= pieces.len();
+            self.stale.insert(id);
             let versions = pieces.into_values().flat_map(|one| [one.own, one.creators]);
-            useless.extend(versions.flatten().map(|(key, _)| key));
+            useless.extend(versions.flatten().flat_map(|version| version.entries));
         }
     }
 }
 
-impl Versions {
-    fn points(&self) -> std::slice::Iter<'_, TrackPoint> {
-        let version = self.own.as_ref().or(self.creators.as_ref());
-        version.map_or([].iter(), |(_, points)| points.iter())
+/// What becomes of a new version of a piece.
+enum Put {
+    /// It was here.
+    Known,
+    /// It adds nothing, or moves the known part.
+    Useless,
+    /// It counts, and these entries do not any more.
+    Taken(Vec<EntryKey>),
+}
+
+impl Piece {
+    fn version(&self) -> Option<&Version> {
+        self.own.as_ref().or(self.creators.as_ref())
+    }
+
+    /// The points, and whether they are the node's own.
+    fn points(&self) -> impl Iterator<Item = (&TrackPoint, bool)> {
+        let points = self.version().map_or(&[][..], |version| &version.points);
+        points.iter().map(|point| (point, self.own.is_some()))
+    }
+
+    fn put(&mut self, is_own: bool, key: EntryKey, points: &[TrackPoint]) -> Put {
+        let known = if is_own { &mut self.own } else { &mut self.creators };
+        let Some(version) = known else {
+            *known = Some(Version { entries: vec![key], points: points.to_vec() });
+            return Put::Taken(vec![]);
+        };
+        let is_later = |one: &EntryKey| one.log == key.log && one.sequence > key.sequence;
+        if version.entries.contains(&key) {
+            return Put::Known;
+        }
+        if version.entries.iter().any(is_later) {
+            return Put::Useless;
+        }
+        if is_own {
+            version.points = points.to_vec();
+            return Put::Taken(std::mem::replace(&mut version.entries, vec![key]));
+        }
+        match extended(&version.points, points) {
+            Some(longer) if longer.len() > version.points.len() => {
+                version.points = longer;
+                version.entries.push(key);
+                Put::Taken(vec![])
+            }
+            _ => Put::Useless,
+        }
     }
 }
 
@@ -270,6 +367,8 @@ impl Versions {
 pub const TRACKS_MAX: usize = 256;
 /// The most tracks of one other writer; it uses no more itself ([`crate::position::TRACKS_MAX`]).
 pub const WRITER_TRACKS_MAX: usize = 32;
+/// The most pieces of all tracks: 82,000 km of line.
+pub const PIECES_MAX: usize = 16_384;
 /// Trains whose routes are noted.
 const RIDDEN_MAX: usize = 1_024;
 /// The most tracks on which an entry counts, next to its own: as many as trains that learned the

@@ -15,7 +15,7 @@ use crate::entry::{Entry, EntryKey, LogNumber, WriterNumber};
 use crate::position::TrainPosition;
 use crate::store::{Appended, Limits, Store, StoreError, Swept};
 use crate::sync::{Heard, Quotas, Sync};
-use crate::views::{PlaceEstimate, PlaceKey, Underived, Views};
+use crate::views::{PlaceEstimate, PlaceKey, Views};
 use crate::wire::SyncMessage;
 
 pub(super) struct BufferedStore {
@@ -44,9 +44,11 @@ pub(super) struct BufferedStore {
     /// The damaged file that was set aside.
     damaged: Option<String>,
     sweep_at: Instant,
-    rederive_at: Instant,
-    /// Tracks on which stored entries are being counted, and the next entry.
-    deriving: Option<(Underived, LogNumber, u64)>,
+    /// When changed tracks of other writers are built.
+    refresh_at: Instant,
+    /// When stored entries are counted again on changed tracks, and when that began last.
+    derive_at: Instant,
+    derive_began: Instant,
     /// The clock was implausible at the last sweep, and a warning was logged.
     clock_doubted: bool,
 }
@@ -79,8 +81,9 @@ impl BufferedStore {
             retry_at: now,
             damaged: None,
             sweep_at: now + SWEEP_FIRST,
-            rederive_at: now + REDERIVE_EVERY,
-            deriving: None,
+            refresh_at: now,
+            derive_at: now + DERIVE_EVERY,
+            derive_began: now,
             clock_doubted: false,
         };
         buffered.try_open();
@@ -155,7 +158,6 @@ impl BufferedStore {
     fn derive(&mut self) -> Result<(), StoreError> {
         let Some(store) = &self.store else { return Ok(()) };
         (self.views, self.useless) = Views::of_store(store, self.role)?;
-        self.deriving = None;
         self.introduced = store.logs().map(|(log, _)| store.writer(log)).collect();
         self.tracks_changed = true;
         Ok(())
@@ -169,7 +171,7 @@ impl BufferedStore {
         }
         self.error = Some(text);
         // All views are derived again with the next store.
-        (self.store, self.deriving) = (None, None);
+        self.store = None;
         self.retry_at = self.now + RETRY;
     }
 
@@ -190,6 +192,7 @@ impl BufferedStore {
         // The numbers of waiting entries are their own until the file is open again.
         let sequence = self.lost + self.waiting.len() as u64;
         let key = EntryKey { log: WAITING, sequence };
+        self.tracks_changed |= self.views.is_stale();
         let _ = self.views.apply(WriterNumber::OWN, key, &entry);
         if self.waiting.len() >= WAITING_MAX {
             self.waiting.pop_front();
@@ -213,11 +216,14 @@ impl BufferedStore {
 
     /// Takes written entries over into the views.
     fn apply(&mut self, appended: &Appended) {
-        let Self { store: Some(store), views, introduced, useless, .. } = self else { return };
+        let Self { store: Some(store), views, introduced, useless, tracks_changed, .. } = self
+        else {
+            return;
+        };
         for (log, floor) in &appended.forgotten {
             views.forget_below(*log, *floor);
         }
-        self.tracks_changed |= !appended.forgotten.is_empty();
+        *tracks_changed |= !appended.forgotten.is_empty();
         for (key, entry) in &appended.fresh {
             let writer = store.writer(key.log);
             if introduced.insert(writer)
@@ -225,8 +231,13 @@ impl BufferedStore {
             {
                 views.introduce(writer, &log.id.writer);
             }
-            self.tracks_changed |= matches!(entry, Entry::Track(_)) && writer != WriterNumber::OWN;
-            useless.extend(views.apply(writer, *key, entry));
+            // Tracks of others wait for their turn, because a long one takes milliseconds.
+            let is_own_track = writer == WriterNumber::OWN && matches!(entry, Entry::Track(_));
+            *tracks_changed |= is_own_track && views.is_stale();
+            useless.extend(views.take(writer, *key, entry));
+            if is_own_track {
+                views.refresh();
+            }
         }
         useless.truncate(USELESS_MAX);
     }
@@ -264,11 +275,10 @@ impl BufferedStore {
             let useless = std::mem::take(&mut self.useless);
             self.with(|store| store.delete(&useless));
         }
-        if self.deriving.is_none() && now >= self.rederive_at {
-            self.rederive_at = now + REDERIVE_EVERY;
-            if self.views.is_underived() {
-                self.deriving = Some((self.views.take_underived(), LogNumber(0), 0));
-            }
+        if self.views.is_stale() && now >= self.refresh_at {
+            self.refresh_at = now + REFRESH_EVERY;
+            self.views.refresh();
+            self.tracks_changed = true;
         }
         self.derive_some();
         if now >= self.sweep_at {
@@ -277,25 +287,31 @@ impl BufferedStore {
         }
     }
 
-    /// Counts stored entries on tracks that have become known or longer, a page at a time, because
-    /// forecasts must not wait for all of them.
+    /// Counts stored entries again on tracks that have changed, a page at a time, because forecasts
+    /// must not wait for all of them.
     fn derive_some(&mut self) {
-        let Self { store: Some(store), views, deriving, useless, .. } = self else { return };
-        let Some((grown, log, from)) = deriving else { return };
-        let writer = store.writer(*log);
-        match store.since(*log, *from, DERIVED_BYTES) {
+        let Self { store: Some(store), views, .. } = self else { return };
+        if views.next_derived().is_none() && views.needs_derivation() && self.now >= self.derive_at
+        {
+            (self.derive_at, self.derive_began) = (self.now + DERIVE_EVERY, self.now);
+            views.begin_derivation();
+        }
+        let Some(EntryKey { log, sequence }) = views.next_derived() else { return };
+        let writer = store.writer(log);
+        match store.since(log, sequence, DERIVED_BYTES) {
             Ok(page) => {
                 for (sequence, entry) in &page.entries {
-                    let key = EntryKey { log: *log, sequence: *sequence };
-                    useless.extend(views.derive(grown, writer, key, entry));
+                    views.derive(writer, EntryKey { log, sequence: *sequence }, entry);
                 }
-                useless.truncate(USELESS_MAX);
-                *from = page.end;
-                if store.log(*log).is_none_or(|known| page.end >= known.next) {
-                    let later = store.logs().map(|(number, _)| number).find(|one| *one > *log);
-                    match later {
-                        Some(later) => (*log, *from) = (later, 0),
-                        None => *deriving = None,
+                let is_end = store.log(log).is_none_or(|known| page.end >= known.next);
+                let later = || store.logs().map(|(number, _)| number).find(|one| *one > log);
+                let next = if is_end { later().map(|log| (log, 0)) } else { Some((log, page.end)) };
+                match next {
+                    Some((log, sequence)) => views.derived_below(EntryKey { log, sequence }),
+                    None => {
+                        views.end_derivation();
+                        let took = self.now.saturating_duration_since(self.derive_began);
+                        self.derive_at = self.derive_at.max(self.now + DERIVE_REST * took);
                     }
                 }
             }
@@ -360,9 +376,13 @@ impl BufferedStore {
 
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         let retry = self.store.is_none().then_some(self.retry_at);
-        let rederive = self.views.is_underived().then_some(self.rederive_at);
-        let derive = self.deriving.is_some().then_some(self.now);
-        [retry, derive.or(rederive), Some(self.sweep_at)].into_iter().flatten().min()
+        let refresh = self.views.is_stale().then_some(self.refresh_at);
+        let derive = self.store.is_some().then(|| match self.views.next_derived() {
+            Some(_) => Some(self.now),
+            None => self.views.needs_derivation().then_some(self.derive_at),
+        });
+        let all = [retry, refresh, derive.flatten(), Some(self.sweep_at)];
+        all.into_iter().flatten().min()
     }
 
     pub(super) fn state(&self) -> StoreState {
@@ -391,8 +411,13 @@ const WAITING: LogNumber = LogNumber(u32::MAX);
 const USELESS_MAX: usize = 65_536;
 /// Interval of retries after a failure.
 const RETRY: Duration = Duration::from_secs(10);
-/// Interval at which entries are counted on tracks that have become known.
-const REDERIVE_EVERY: Duration = Duration::from_secs(60);
+/// Interval at which tracks of other writers change.
+const REFRESH_EVERY: Duration = Duration::from_secs(5);
+/// Interval at which stored entries are counted again on changed tracks.
+const DERIVE_EVERY: Duration = Duration::from_secs(60);
+/// A pause after that, in times of its duration: writers whose tracks change all the time cost a
+/// tenth of a processor.
+const DERIVE_REST: u32 = 9;
 /// Bytes of entries that are counted in one turn of the thread: some milliseconds.
 const DERIVED_BYTES: usize = 8_192;
 /// Interval of evictions by age. The first one comes when the clock should be set.

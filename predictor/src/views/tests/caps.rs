@@ -2,11 +2,13 @@
 
 use polyrail_model::{Bitrate, CellId, Direction, NodeRole, Position, RouteId, TripId};
 
-use super::fleet::{Train, line};
+use super::fleet::{self, Train, line, name};
 use crate::entry::{Entry, EntryKey, Link, LogNumber, RateSample, Rates, WriterNumber};
 use crate::history::{CellHistory, CellKey, PASSAGES_MAX, Passage};
 use crate::record::tests::handover;
-use crate::views::{CELLS_MAX, Cells, PLACE_TRIPS_MAX, PLACES_MAX, PlaceKey, Views};
+use crate::views::{
+    CELLS_MAX, Cells, PLACE_TRIPS_MAX, PLACES_MAX, PlaceKey, Views, creator_hash, new_route,
+};
 
 fn passage(writer: u32, trip: u64) -> Passage {
     let entry = EntryKey { log: LogNumber(writer), sequence: trip };
@@ -90,6 +92,34 @@ fn invented_cells_displace_each_other() {
     assert!(cells.len() > CELLS_MAX - CELLS_MAX / 50);
 }
 
+/// Others' records are projected on them.
+#[test]
+fn cells_of_invented_tracks_displace_each_other() {
+    let line = line();
+    let mut honest: Vec<Train> = (1..3).map(|one| Train::new(one, &line)).collect();
+    let mut forger = Train::new(8, &line);
+    let mut entries = Vec::new();
+    honest.iter_mut().for_each(|train| entries.extend(train.pieces()));
+    for number in 0..20 {
+        forger.route = new_route(creator_hash(&name(forger.writer)), number);
+        entries.extend(forger.pieces());
+    }
+    let mut views = fleet::views(&entries);
+    let cells = 4_000;
+    for cell in 0..cells {
+        for train in &mut honest {
+            let metres = 2_000.0 + 7.0 * cell as f64;
+            let (writer, key, entry) = train.handover(&line, 1, cell, metres, false);
+            let _ = views.take(writer, key, &entry);
+        }
+    }
+    assert!(views.sizes().cells > CELLS_MAX - CELLS_MAX / 50, "it is full");
+    let held = |train: &Train| {
+        views.cells().iter().filter(|(key, _)| key.route == train.route).count() as u64
+    };
+    assert_eq!(honest.iter().map(held).collect::<Vec<_>>(), [cells, cells]);
+}
+
 fn rates(writer: u32, sequence: u64, hectometre: i32, mbps: f64) -> (EntryKey, Entry) {
     let position = Position { decimetres: hectometre * 1_000 };
     let rate = Some(Bitrate::from_mbps(mbps));
@@ -115,13 +145,14 @@ fn invented_places_displace_each_other() {
     (0..90).for_each(|trip| put(2, trip, 7, 1.0));
     let places = views.sizes().places;
     assert!((PLACES_MAX - PLACES_MAX / 50..=PLACES_MAX).contains(&places), "{places}");
-    let at = |hectometre: i32| {
+    let at = |own: u32, hectometre: i32| {
         let position = Position { decimetres: hectometre * 1_000 };
-        views.estimate(WriterNumber::OWN, &PlaceKey::of("a", RouteId(1), Direction::Up, position))
+        let place = PlaceKey::of("a", RouteId(1), Direction::Up, position);
+        views.estimate(WriterNumber(own), &place)
     };
-    assert!((0..1_000).all(|place| at(place).is_some()));
-    assert_eq!(at(5_000), None);
-    assert_eq!(at(7).unwrap().rate, Some(Bitrate::from_mbps(10.0)), "no more than its share");
+    assert!((0..1_000).all(|place| at(1, place).is_some()));
+    assert_eq!(at(2, 5_000), None);
+    assert_eq!(at(0, 7).unwrap().rate, Some(Bitrate::from_mbps(10.0)), "no more than its share");
     assert_eq!(PLACE_TRIPS_MAX, 32);
 }
 

@@ -158,6 +158,15 @@ pub fn views(entries: &[Written]) -> Views {
     views
 }
 
+/// Counts stored entries again on the tracks that have changed.
+pub fn derive(views: &mut Views, entries: &[Written]) {
+    views.begin_derivation();
+    for (writer, key, entry) in entries {
+        views.derive(*writer, *key, entry);
+    }
+    views.end_derivation();
+}
+
 /// The forecast of each cell for a train that follows this track, a second before the cell's place:
 /// its place in metres of travel after the cell's place, and its probability.
 pub fn forecasts(

@@ -192,12 +192,12 @@ fn entries_before_their_track_count_once_it_is_known() {
         assert!(late.apply(*writer, *key, entry).is_empty());
         // The next track, or the next piece of one, is derived with the others.
         if pieces.first().is_some_and(|first| first.1 == *key) {
-            assert!(late.is_underived());
-            rederive(&mut late, &others);
+            assert!(late.needs_derivation());
+            fleet::derive(&mut late, &others);
         }
     }
-    rederive(&mut late, &others);
-    assert!(!late.is_underived());
+    fleet::derive(&mut late, &others);
+    assert!(!late.needs_derivation());
     let at_once = views(&entries);
     let set = |views: &Views| -> Vec<_> {
         let mut all: Vec<_> = views
@@ -214,22 +214,15 @@ fn entries_before_their_track_count_once_it_is_known() {
     assert_eq!(trains.len(), 3);
 }
 
-fn rederive(views: &mut Views, entries: &[Written]) {
-    let grown = views.take_underived();
-    for (writer, key, entry) in entries {
-        let _ = views.derive(&grown, *writer, *key, entry);
-    }
-}
-
 #[test]
 fn rates_count_on_the_tracks_of_others() {
     use crate::entry::{Link, RateSample, Rates};
     use polyrail_model::{Bitrate, TripId};
     let line = line();
-    let (mut trains, mut entries) = fleet(&[1, 2], 0);
+    let (mut trains, mut entries) = fleet(&[1, 2, 3], 0);
     for link in [Link::Up, Link::Down] {
-        for trip in 0..3 {
-            let train = &mut trains[1];
+        for trip in 0..6 {
+            let train = &mut trains[1 + trip as usize % 2];
             let (position, direction) = train.at(&line, 5_050.0);
             let spot = train.track.spot(position, direction);
             let rate = Some(Bitrate::from_mbps(if link == Link::Up { 10.0 } else { 50.0 }));
@@ -246,7 +239,7 @@ fn rates_count_on_the_tracks_of_others() {
         let estimate = views.estimate(OWN, &place).unwrap();
         assert_eq!(estimate.rate, Some(Bitrate::from_mbps(10.0)), "a gateway's own direction");
     }
-    assert_eq!(views.sizes().places, 2);
+    assert_eq!(views.sizes().places, 3);
 }
 
 #[test]

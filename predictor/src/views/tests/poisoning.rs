@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use polyrail_model::{CellId, HandoverOutcome, Observation, Position, RouteId, TripId};
 
-use super::fleet::{CELLS, SPEED, Train, Written, forecasts, line, name, place_of, views};
+use super::fleet::{self, CELLS, SPEED, Train, Written, forecasts, line, name, place_of, views};
 use crate::entry::{Entry, Spot, TrackPiece, WriterNumber};
 use crate::forecast::Forecaster;
 use crate::pilot::Pilot;
@@ -332,10 +332,7 @@ fn told(entries: &[Written], line: &Line, trains: &[Train]) -> BTreeMap<(u32, u6
     let mut views = views(entries);
     let (ridden, found_at) = ridden(&views, line);
     views.ride("", ridden);
-    let grown = views.take_underived();
-    for (writer, key, entry) in entries {
-        let _ = views.derive(&grown, *writer, *key, entry);
-    }
+    fleet::derive(&mut views, entries);
     let mut forecaster = Forecaster::default();
     let mut all = BTreeMap::new();
     let known = trains.iter().filter(|train| views.track(train.route).is_some());
@@ -380,4 +377,20 @@ fn supported(honest: &[Written]) -> BTreeSet<u64> {
         writers.len() == 3 && writers.values().all(|(_, failed)| *failed >= 2) && 4 * failed >= all
     };
     counts.into_iter().filter(|(_, writers)| is_supported(writers)).map(|(cell, _)| cell).collect()
+}
+
+/// The node has been on it when it knew no other track, so it has pieces of its own.
+#[test]
+fn train_leaves_a_ridden_short_track_for_one_that_goes_on() {
+    let line = line();
+    let mut trains: Vec<Train> = (1..4).map(|one| Train::new(one, &line)).collect();
+    let mut forger = Train::new(FORGER, &line);
+    let mut piece = forger.track.pieces(forger.route).swap_remove(0);
+    piece.points.retain(|point| point.position.metres() < 2_500.0);
+    let (key, piece) = (trains[0].key(), Entry::Track(piece));
+    let mut entries = vec![forger.write(piece.clone()), (WriterNumber::OWN, key, piece)];
+    assert_eq!(ridden(&views(&entries), &line).0, forger.route, "it is a good one");
+    entries.extend(trains.iter_mut().flat_map(Train::pieces));
+    let found = ridden(&views(&entries), &line).0;
+    assert!(trains.iter().any(|train| train.route == found));
 }

@@ -2,10 +2,10 @@
 
 use polyrail_model::{NodeRole, Position};
 
-use super::fleet::{Train, Written, line, name, views};
+use super::fleet::{self, Train, Written, line, name, views};
 use crate::entry::{Entry, TrackPiece, WriterNumber};
 use crate::track::Track;
-use crate::views::{TRACKS_MAX, Views, WRITER_TRACKS_MAX, creator_hash, new_route};
+use crate::views::{PIECES_MAX, TRACKS_MAX, Views, WRITER_TRACKS_MAX, creator_hash, new_route};
 
 /// A train's track, moved north.
 fn moved(train: &mut Train, writer: u32, units: i32) -> Vec<Written> {
@@ -54,17 +54,27 @@ fn replaced_and_useless_pieces_are_reported() {
         assert!(views.apply(*writer, *key, entry).is_empty());
     }
     let (second, forged) = (moved(&mut train, 2, 100), moved(&mut train, 3, 100));
-    for ((writer, key, entry), (_, before, _)) in second.iter().zip(&first) {
-        assert_eq!(views.apply(*writer, *key, entry), [*before], "the earlier version");
+    for (writer, key, entry) in &second {
+        assert_eq!(views.apply(*writer, *key, entry), [*key], "it adds nothing");
+    }
+    for (writer, key, entry) in &first {
         assert!(views.apply(*writer, *key, entry).is_empty(), "once more");
     }
-    for (writer, key, entry) in first.iter().chain(&forged) {
-        assert_eq!(views.apply(*writer, *key, entry), [*key], "older, or another's");
+    let (old, new) = (moved(&mut train, 0, 0), moved(&mut train, 0, 100));
+    for (_, key, entry) in &old {
+        assert!(views.apply(WriterNumber::OWN, *key, entry).is_empty());
+    }
+    for ((_, key, entry), (_, before, _)) in new.iter().zip(&old) {
+        assert_eq!(views.apply(WriterNumber::OWN, *key, entry), [*before], "the earlier version");
+        assert!(views.apply(WriterNumber::OWN, *key, entry).is_empty(), "once more");
+    }
+    for (writer, key, entry) in &forged {
+        assert_eq!(views.apply(*writer, *key, entry), [*key], "another's");
     }
     let unknown = moved(&mut train, 7, 0);
     let (_, key, entry) = &unknown[0];
     assert!(views.apply(WriterNumber(7), *key, entry).is_empty(), "a writer without a name");
-    assert_eq!(north_of(&views, &train), 0.0, "what is known stays");
+    assert_eq!(north_of(&views, &train), 100.0, "the node's own");
 }
 
 #[test]
@@ -74,17 +84,19 @@ fn pieces_make_the_same_track() {
     let pieces = train.track.pieces(train.route);
     assert!(pieces.len() >= 2 && pieces.iter().all(TrackPiece::is_valid));
     let points = || pieces.iter().flat_map(|piece| &piece.points);
-    assert_eq!(Track::from_points(points()).as_ref(), Some(&train.track));
-    let some = Track::from_points(points().take(7)).unwrap();
+    assert_eq!(Track::from_points(points().map(|one| (one, false))).as_ref(), Some(&train.track));
+    let some = Track::from_points(points().take(7).map(|one| (one, false))).unwrap();
     assert_eq!(some.points(), 7);
-    assert_eq!(Track::from_points(points().take(1)), None);
+    assert_eq!(Track::from_points(points().take(1).map(|one| (one, false))), None);
     // Without a middle part the longer rest is left.
     let far = |one: &&crate::entry::TrackPoint| one.position.metres() < 2_000.0;
     let mut jump = pieces.clone();
     for point in jump.iter_mut().flat_map(|piece| &mut piece.points) {
         point.latitude += if far(&&*point) { 20_000_000 } else { 0 };
     }
-    let rest = Track::from_points(jump.iter().flat_map(|piece| &piece.points)).unwrap();
+    let rest =
+        Track::from_points(jump.iter().flat_map(|piece| &piece.points).map(|one| (one, true)))
+            .unwrap();
     assert!(rest.ends().0 >= 2_000.0 && rest.ends().1 == train.track.ends().1);
     let views = views(&Train::new(1, &line).pieces());
     assert!(views.changed_pieces(train.route, &train.track).is_empty());
@@ -138,10 +150,7 @@ fn writer_with_many_tracks_leaves_others_their_projections() {
         let _ = late.apply(*writer, *key, entry);
     }
     assert_eq!(counts(&late), (1, 1));
-    let grown = late.take_underived();
-    for (writer, key, entry) in &entries {
-        let _ = late.derive(&grown, *writer, *key, entry);
-    }
+    fleet::derive(&mut late, &entries);
     assert_eq!(counts(&late), (3, 17));
 }
 
@@ -253,6 +262,53 @@ fn others_pieces_are_as_long_on_earth_as_along_the_track() {
     let entry = Entry::Track(piece);
     assert_eq!(views(&[]).apply(WriterNumber(2), key, &entry), [key]);
     assert!(views(&[]).apply(WriterNumber::OWN, key, &entry).is_empty(), "its own stays");
+}
+
+/// A piece with one point, so many km of land after the ones before.
+fn lone(train: &mut Train, piece: i16, km: f64) -> Written {
+    let position = Position::from_metres(TrackPiece::LENGTH * f64::from(piece));
+    let latitude = 100_000_000 + (f64::from(piece) * km * 89_932.0) as i32;
+    let point = crate::entry::TrackPoint { latitude, longitude: 0, position, weight: 1 };
+    let (route, points) = (train.route, vec![point]);
+    train.write(Entry::Track(TrackPiece { route, piece, points }))
+}
+
+#[test]
+fn others_tracks_are_as_long_on_earth_between_their_pieces() {
+    let line = line();
+    let mut train = Train::new(2, &line);
+    let of = |train: &mut Train, km: f64| {
+        let pieces: Vec<Written> = (0..10).map(|piece| lone(train, piece, km)).collect();
+        views(&pieces).track(train.route).map(|track| track.length())
+    };
+    assert_eq!(of(&mut train, 5.0), Some(45_000.0));
+    assert_eq!(of(&mut train, 1.0), None, "it would move its records along");
+    assert_eq!(of(&mut train, 9.0), None);
+}
+
+#[test]
+fn pieces_are_bounded() {
+    let line = line();
+    let mut views = views(&[]);
+    let mut honest: Vec<Train> = (1..5).map(|one| Train::new(one, &line)).collect();
+    for train in &mut honest {
+        train.pieces().iter().for_each(|(one, key, entry)| drop(views.take(*one, *key, entry)));
+    }
+    for forger in 6..9 {
+        let mut forger = Train::new(forger, &line);
+        for number in 0..WRITER_TRACKS_MAX as u32 {
+            forger.route = new_route(creator_hash(&name(forger.writer)), number);
+            for piece in 0..420 {
+                let (writer, key, entry) = lone(&mut forger, piece, 5.0);
+                let is_useless = views.take(writer, key, &entry).contains(&key);
+                assert_eq!(is_useless, piece > 400, "a track has at most 2,000 km");
+            }
+        }
+    }
+    views.refresh();
+    let pieces = views.pieces();
+    assert!((PIECES_MAX - 401..=PIECES_MAX).contains(&pieces), "{pieces}");
+    assert!(honest.iter().all(|train| views.track(train.route) == Some(&train.track)));
 }
 
 impl Entry {

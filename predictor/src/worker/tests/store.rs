@@ -2,9 +2,13 @@
 
 use std::fs;
 
-use polyrail_model::TripId;
+use polyrail_model::{Position, RouteId, TripId};
 
 use super::*;
+use crate::entry::{LogId, TrackPiece, TrackPoint};
+use crate::sync::{Side, Sync};
+use crate::views::{creator_hash, new_route};
+use crate::wire::SyncMessage;
 
 #[test]
 fn unavailable_database_is_retried_and_forecasts_come_from_memory() {
@@ -53,4 +57,78 @@ fn reload_changes_the_limits_of_an_open_database() {
     (record.trip, record.sequence) = (TripId(9), 0);
     store.record(Entry::Handover(record.clone(), None));
     assert_eq!(store.state().stats.unwrap().entries, 2);
+}
+
+/// A full disk must not cost the processor.
+#[test]
+fn thread_waits_while_the_database_is_closed() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut now = Instant::now();
+    let mut store = train_store(now, Some(folder.path().join("none/linkdb.redb")), settings());
+    store.set_time(now, WALL_MS);
+    store.record(piece(3));
+    for _ in 0..30 {
+        now += Duration::from_secs(10);
+        store.on_timeout(now, WALL_MS);
+        assert!(store.next_timeout().unwrap() > now);
+    }
+}
+
+/// An own piece of a track to the north, with a point each 50 m.
+fn piece(points: i32) -> Entry {
+    let point = |number: i32| TrackPoint {
+        latitude: 500_000_000 + 4_500 * number,
+        longitude: 80_000_000,
+        position: Position { decimetres: 500 * number },
+        weight: 1,
+    };
+    let points = (0..points).map(point).collect();
+    Entry::Track(TrackPiece { route: RouteId(1), piece: 0, points })
+}
+
+#[test]
+fn tracks_that_change_all_the_time_cost_a_tenth_of_a_processor() {
+    let folder = tempfile::tempdir().unwrap();
+    let record = handovers(learned(folder.path(), "train", 1)).into_values().next().unwrap();
+    let mut now = Instant::now();
+    let mut store = train_store(now, None, settings());
+    store.set_time(now, WALL_MS);
+    for trip in 0..1_000 {
+        let handover = Handover { trip: TripId(trip), from: CellId(trip), ..record.clone() };
+        store.record(Entry::Handover(handover, None));
+    }
+    let mut turns = 0;
+    for turn in 0..1_000 {
+        store.record(piece(2 + turn % 50));
+        now += Duration::from_secs(20);
+        store.on_timeout(now, WALL_MS);
+        turns += i32::from(store.next_timeout().unwrap() <= now);
+    }
+    assert!((30..=100).contains(&turns), "{turns}");
+}
+
+/// The next piece of the node's own must not hide them.
+#[test]
+fn tracks_of_others_are_offered() {
+    let mut now = Instant::now();
+    let mut store = train_store(now, None, settings());
+    let mut sync = Sync::new(now, Side::Gateway, "cloud");
+    assert!(store.take_tracks_changed());
+    for number in 0..3 {
+        store.set_time(now, WALL_MS);
+        let Entry::Track(one) = piece(9) else { unreachable!() };
+        let route = new_route(creator_hash("train-1"), number);
+        let entries = vec![(number.into(), Entry::Track(TrackPiece { route, ..one }))];
+        let log = LogId { writer: "train-1".to_owned(), incarnation: 1 };
+        let (first, end) = (number.into(), u64::from(number) + 1);
+        store.hear(&mut sync, SyncMessage::Entries { log, floor: 0, first, end, entries });
+        assert!(!store.take_tracks_changed(), "not built yet");
+        if number % 2 == 0 {
+            store.record(piece(10 + number as i32));
+        }
+        now += Duration::from_secs(5);
+        store.on_timeout(now, WALL_MS);
+        assert!(store.take_tracks_changed());
+        assert_eq!(store.views().shared_tracks(9).len(), 1 + number as usize);
+    }
 }
