@@ -14,7 +14,7 @@ use polyrail_identity::{IdentityError, PeerVerifier, TlsIdentity};
 use quiche::{BbrParams, Config, Connection};
 
 use super::{
-    ALPN, CIDS_MAX, FLOW_WINDOW, PATHS_MAX, STREAM_WINDOW, STREAMS_MAX, ServerOptions, meter,
+    ALPN, CIDS_MAX, FLOW_WINDOW, PATHS_MAX, STREAM_WINDOW, STREAMS_MAX, ServerOptions, paths,
     verify,
 };
 
