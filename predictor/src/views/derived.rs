@@ -44,8 +44,8 @@ impl Derived {
         self.places.introduce(writer, creator);
     }
 
-    /// Counts an entry on the tracks that `counts` accepts. Returns handovers that the cell of their
-    /// own track dropped.
+    /// Counts an entry on the tracks that `counts` accepts. Returns handovers that the cell of
+    /// their own track dropped.
     pub fn add(
         &mut self,
         tracks: &Tracks,

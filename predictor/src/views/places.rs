@@ -222,10 +222,10 @@ impl Mean {
     }
 }
 
-/// A quantile of visits in percent, as it stands without any single writer other than `own`: between
-/// the least and the most of the writers' quantiles when that one is left out. So there is none if
-/// the node itself has no visit and there is just one other writer, or if there are two that differ
-/// by more than [`AGREED`].
+/// A quantile of visits in percent, as it stands without any single writer other than `own`:
+/// between the least and the most of the writers' quantiles when that one is left out. So there is
+/// none if the node itself has no visit and there is just one other writer, or if there are two
+/// that differ by more than [`AGREED`].
 fn robust(
     visits: &[Visit],
     own: WriterNumber,
