@@ -16,4 +16,4 @@ mod rail;
 pub use rail::{Acked, Knowledge, Rail};
 
 /// The size in bytes that windows are rounded to: a full packet of a QUIC tunnel.
-pub const PACKET: u64 = 1_350;
+pub(crate) const PACKET: u64 = 1_350;

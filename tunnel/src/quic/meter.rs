@@ -45,10 +45,7 @@ impl Meter {
     pub(super) fn on_sent(&mut self, connection: &Connection, now: Instant, length: usize) -> bool {
         let may_be_data = length >= DATA_PACKET_MIN;
         if may_be_data {
-            let in_flight = self.pacer.is_some().then(|| self.in_flight(connection));
-            if let (Some(pacer), Some(in_flight)) = (&mut self.pacer, in_flight) {
-                pacer.on_sent(now, length, in_flight);
-            }
+            self.tell_pacer(connection, |pacer, in_flight| pacer.on_sent(now, length, in_flight));
             self.sent_packets += 1;
             self.sent_bytes += length as u64;
         }
@@ -63,9 +60,16 @@ impl Meter {
     /// The queue ran empty.
     pub(super) fn on_idle(&mut self, connection: &Connection, now: Instant) {
         self.idle_at = Some(now);
-        let in_flight = self.pacer.is_some().then(|| self.in_flight(connection));
-        if let (Some(pacer), Some(in_flight)) = (&mut self.pacer, in_flight) {
-            pacer.on_idle(in_flight);
+        self.tell_pacer(connection, |pacer, in_flight| pacer.on_idle(in_flight));
+    }
+
+    /// Tells the pacer, if there is one, with the bytes in flight.
+    fn tell_pacer(&mut self, connection: &Connection, tell: impl FnOnce(&mut Pacer, usize)) {
+        if self.pacer.is_some() {
+            let in_flight = self.in_flight(connection);
+            if let Some(pacer) = &mut self.pacer {
+                tell(pacer, in_flight);
+            }
         }
     }
 
@@ -113,10 +117,9 @@ impl Meter {
             let in_flight = path.cwnd.saturating_sub(room * part);
             self.offset = self.difference(&stats) - in_flight as i64;
         }
-        let in_flight = self.pacer.is_some().then(|| self.in_flight(connection));
-        if let (Some(pacer), Some(in_flight)) = (&mut self.pacer, in_flight) {
+        self.tell_pacer(connection, |pacer, in_flight| {
             pacer.on_received(connection, now, in_flight);
-        }
+        });
         true
     }
 
