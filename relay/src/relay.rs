@@ -363,6 +363,9 @@ impl Relay {
             match &event {
                 Event::SessionUp { session, .. } => drop(self.sessions.insert(*session, now)),
                 Event::SessionEnded { session, .. } => drop(self.sessions.remove(session)),
+                Event::PathUp { tunnel, .. } => {
+                    self.tunnels.resume(now, *tunnel, &self.endpoint.siblings(*tunnel));
+                }
                 _ => {}
             }
             match (event, leg) {

@@ -100,6 +100,15 @@ impl Tunnels {
         slot.tunnel.set_congestion(name)
     }
 
+    /// A tunnel starts from what the newest of these has measured about the carrier.
+    pub(crate) fn resume(&mut self, now: Instant, key: TunnelKey, siblings: &[TunnelKey]) {
+        let known = |other: &TunnelKey| self.slots.get(&other.0)?.tunnel.knowledge();
+        let known = siblings.iter().find_map(known);
+        if let (Some(known), Some(slot)) = (known, self.slots.get_mut(&key.0)) {
+            slot.tunnel.resume(now, known);
+        }
+    }
+
     pub(crate) fn on_ready(&mut self, now: Instant, key: usize, readable: bool, writable: bool) {
         let Some(slot) = self.slots.get_mut(&key) else { return };
         slot.tunnel.on_ready(now, readable, writable);

@@ -115,6 +115,11 @@ pub const UNCONFIRMED_ENDED_MAX: usize = 1_024;
 /// the cloud's answer.
 pub const FLOWS_REFUSED_MAX: usize = 16_384;
 
+/// Flows whose OPEN has not arrived that a cloud keeps; a gateway that causes more breaks the
+/// protocol. Each was overtaken by its own later data or RESET, because its OPEN is lost or on a
+/// dark path. Ten busy trains open 375 flows a second, and few of them send more before an answer.
+pub const FLOWS_UNOPENED_MAX: usize = 1_024;
+
 /// Ranges of flow numbers that a cloud remembers: each gap is a flow whose OPEN is late, or that a
 /// gateway of version 0.1 never sent. Beyond, the lowest gap is closed: its flows are reset when
 /// their OPEN arrives. At most about 200 KiB a session.

@@ -11,7 +11,9 @@ use endpoints::{Pair, closes, drain};
 use polyrail_model::{
     Bitrate, Bytes, Destination, FlowId, HostName, Identity, PathId, SessionId, TunnelMode, UserId,
 };
-use polyrail_session::limits::{FLOW_OVERHEAD, REPORT_APART, RESET_LINGER, TUNNELS_MAX};
+use polyrail_session::limits::{
+    FLOW_OVERHEAD, FLOWS_UNOPENED_MAX, REPORT_APART, RESET_LINGER, TUNNELS_MAX,
+};
 use polyrail_session::wire::{
     Ack, DataMarks, Frame, Greeting, NUMBER_MAX, Notice, Open, Reset, Said, encode,
 };
@@ -443,6 +445,29 @@ fn flows_whose_open_never_arrives_expire() {
     assert_eq!(attack.flows(), 1);
     let key = attack.pair.opened();
     assert!(drain(&mut attack.pair.cloud, attack.pair.now, key).is_empty());
+}
+
+#[test]
+fn tunnel_is_closed_at_the_bound_of_flows_without_an_open() {
+    let mut attack = Attack::new();
+    let last = FLOWS_UNOPENED_MAX as u64;
+    (1..=last).for_each(|flow| attack.reset(flow, 20, 20));
+    assert!(attack.deliver());
+    // An OPEN makes room for one more.
+    attack.open(1);
+    attack.reset(last + 1, 20, 20);
+    assert!(attack.deliver());
+    attack.reset(last + 2, 20, 20);
+    assert!(!attack.deliver());
+    assert_eq!(attack.flows(), last + 1);
+    // The refused flow can still be opened.
+    attack.rejoin();
+    for flow in 2..=last + 2 {
+        attack.open(flow);
+    }
+    assert!(attack.deliver());
+    let opened = attack.opened();
+    assert!(opened.iter().any(|key| key.flow == FlowId(last + 2)), "{}", opened.len());
 }
 
 #[test]

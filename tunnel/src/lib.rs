@@ -27,5 +27,6 @@ pub use carrier::{CarrierSpec, SocketOptions, kernel_control};
 pub use close::CloseReason;
 pub use kernel::unacknowledged;
 pub use network::network;
+pub use polyrail_congestion::Knowledge;
 pub use receive_buffer::freeze_receive_buffer;
 pub use tunnel::{CONTROL_EXCESS, Early, Established, FRAMES_MAX, Tunnel, TunnelEvent};

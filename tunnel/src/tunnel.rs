@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use polyrail_congestion::Knowledge;
 use polyrail_identity::Peer;
 use polyrail_model::{Identity, LinkSample, TunnelMode, Unit};
 
@@ -113,6 +114,15 @@ pub trait Tunnel {
     /// # Errors It does not exist or is not allowed; or `Unsupported`: a QUIC connection keeps its
     /// congestion control. The old one stays.
     fn set_congestion(&mut self, name: &str) -> io::Result<()>;
+
+    /// What the next connection over the same carrier can start from; `None` if this one has
+    /// measured nothing, or does not control its congestion itself.
+    fn knowledge(&self) -> Option<Knowledge> {
+        None
+    }
+
+    /// Starts from what an earlier connection over the same carrier knew (RFC 9959).
+    fn resume(&mut self, _now: Instant, _known: Knowledge) {}
 
     /// Our end of the connection, once it is known.
     fn local_addr(&self) -> Option<SocketAddr>;

@@ -41,11 +41,10 @@ pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
 /// The next unit of a flood; the number counts them from 0.
 type Flood = fn(u64) -> Vec<u8>;
 
-/// The floods, and the flows that the cloud keeps because of each: for `embryos`
-/// `session.flows_max` and 16,384 more.
+/// The floods, and the flows that the cloud keeps because of each.
 const FLOODS: [(&str, Flood, u32); 4] = [
     ("resets", resets, 0),
-    ("embryos", embryos, 2 * 16_384),
+    ("embryos", embryos, 1_024),
     ("holes", holes, 0),
     ("notices", notices, 0),
 ];

@@ -12,6 +12,8 @@ pub(super) enum Contender {
     Polyrail {
         /// `quic`, `tls` or `auto`.
         mode: String,
+        /// The congestion control of all carriers; `None`: the default one.
+        congestion: Option<String>,
         /// The scheduler of both sides; `None`: the default one.
         chain: Option<String>,
         /// Both sides have a LinkDB with a learned history.
@@ -56,10 +58,14 @@ impl FromStr for Contender {
                     Some((mode, chain)) => (mode, Some(chain.to_owned())),
                     None => (rest, None),
                 };
+                let (mode, congestion) = match mode.split_once(':') {
+                    Some((mode, congestion)) => (mode, Some(congestion.to_owned())),
+                    None => (mode, None),
+                };
                 if !["quic", "tls", "auto"].contains(&mode) {
                     bail!("{text:?} is no contender; there are {NAMES}");
                 }
-                Contender::Polyrail { mode: mode.to_owned(), chain, linkdb }
+                Contender::Polyrail { mode: mode.to_owned(), congestion, chain, linkdb }
             }
         })
     }
@@ -68,9 +74,10 @@ impl FromStr for Contender {
 impl fmt::Display for Contender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Contender::Polyrail { mode, chain, linkdb } => {
+            Contender::Polyrail { mode, congestion, chain, linkdb } => {
+                let congestion = congestion.iter().map(|it| format!(":{it}")).collect::<String>();
                 let chain = chain.iter().map(|chain| format!("/{chain}")).collect::<String>();
-                write!(f, "{mode}{chain}{}", if *linkdb { "+linkdb" } else { "" })
+                write!(f, "{mode}{congestion}{chain}{}", if *linkdb { "+linkdb" } else { "" })
             }
             Contender::Single(0) => f.write_str("single-a"),
             Contender::Single(_) => f.write_str("single-b"),
@@ -82,8 +89,8 @@ impl fmt::Display for Contender {
 }
 
 /// All names, for messages.
-const NAMES: &str = "quic, tls, auto (each with /CHAIN and +linkdb), single-a, single-b, \
-                     round-robin, mptcp-bbr, mptcp-cubic, ideal";
+const NAMES: &str = "quic, tls, auto (each with :CONGESTION, /CHAIN and +linkdb), single-a, \
+                     single-b, round-robin, mptcp-bbr, mptcp-cubic, ideal";
 
 #[cfg(test)]
 mod tests {
@@ -95,6 +102,8 @@ mod tests {
             "quic",
             "tls+linkdb",
             "auto/hsrsch",
+            "quic:rail",
+            "tls:cubic/hsrsch+linkdb",
             "quic/min_rtt+linkdb",
             "single-a",
             "single-b",

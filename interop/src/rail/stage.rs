@@ -58,7 +58,7 @@ impl Stage {
         history: &str,
     ) -> Result<Stage> {
         let network = match contender {
-            Contender::Polyrail { mode, chain, linkdb } => {
+            Contender::Polyrail { mode, congestion, chain, linkdb } => {
                 let mut plan =
                     Plan::new().gateway("mode", mode.as_str()).cloud("mode", mode.as_str());
                 plan = plan.gateway("users.key", "address");
@@ -69,6 +69,12 @@ impl Stage {
                 }
                 for (key, value) in crate::bench::assignments(SYSCTLS) {
                     plan = plan.sysctl(key, value);
+                }
+                if let Some(congestion) = congestion {
+                    plan = plan.cloud("congestion", congestion.as_str());
+                    for number in 0..trip.carriers.len() {
+                        plan = plan.carrier_key(number, "congestion", congestion.as_str());
+                    }
                 }
                 for (profile, carrier) in route.carriers.iter().zip(&trip.carriers) {
                     plan = plan.medium(profile.name, medium(carrier));

@@ -85,6 +85,11 @@ impl Flows {
         self.open.len()
     }
 
+    /// The number of flows whose OPEN has not arrived: they belong to no user.
+    pub fn unopened(&self) -> usize {
+        self.open.len() - self.users.all()
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = &Flow> {
         self.open.values()
     }

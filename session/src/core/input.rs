@@ -14,7 +14,9 @@ use super::paths::Progress;
 use super::session::Session;
 use crate::event::{Event, PathReport, TunnelKey};
 use crate::flow::{Flow, Life, Run, Violation};
-use crate::limits::{ACK_EVERY, FLOWS_REFUSED_MAX, RESET_LINGER, SESSION_PATHS_MAX};
+use crate::limits::{
+    ACK_EVERY, FLOWS_REFUSED_MAX, FLOWS_UNOPENED_MAX, RESET_LINGER, SESSION_PATHS_MAX,
+};
 use crate::path::{Manner, Standing};
 use crate::wire::{Ack, Echo, Frame, Notice, Open, Reset, ResetReason, Said};
 
@@ -134,10 +136,13 @@ impl Session {
             self.outbox.end(number);
             return Ok(None);
         }
-        self.see(number)?;
         if self.flows.len() >= self.settings.flows_max + FLOWS_REFUSED_MAX {
             return Err(Violation("more flows than the bound"));
         }
+        if self.flows.unopened() >= FLOWS_UNOPENED_MAX {
+            return Err(Violation("more flows without an OPEN than the bound"));
+        }
+        self.see(number)?;
         let mut flow = Flow::new(now, number, UserId(0), false, 0, self.window_initial());
         (flow.number, flow.heard_before) = (Some(number), self.heard);
         self.flows.insert(flow);
@@ -431,6 +436,11 @@ impl Session {
         self.paths.add(now, id, tunnel, manner);
         self.give_up_hidden(now);
         true
+    }
+
+    /// The other tunnels of a tunnel's carrier, the newest first.
+    pub fn siblings(&self, tunnel: TunnelKey) -> Vec<TunnelKey> {
+        self.paths.siblings(tunnel)
     }
 
     /// A path was welcomed; its greeting took `rtt`.

@@ -112,6 +112,17 @@ impl Paths {
         self.position(|path| path.id == id)
     }
 
+    /// The other tunnels of this tunnel's carrier, the newest first.
+    pub fn siblings(&self, tunnel: TunnelKey) -> Vec<TunnelKey> {
+        let Some(path) = self.slot_of(tunnel).and_then(|slot| self.get(slot)) else {
+            return Vec::new();
+        };
+        let same = |other: &&Path| other.carrier == path.carrier && other.tunnel != tunnel;
+        let mut others: Vec<_> = self.iter().filter(same).map(|p| (p.id, p.tunnel)).collect();
+        others.sort_unstable_by(|a, b| b.cmp(a));
+        others.into_iter().map(|(_, tunnel)| tunnel).collect()
+    }
+
     /// The greatest round-trip time of a live path; 100 ms when there is none.
     pub fn slowest_rtt(&self) -> Duration {
         let live = self.iter().filter(|path| !path.stall.stalled);

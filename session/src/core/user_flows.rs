@@ -16,6 +16,7 @@ pub(crate) struct UserFlows {
     /// Users by their number of open flows.
     loads: BTreeSet<(usize, UserId)>,
     open: usize,
+    leaving: usize,
 }
 
 #[derive(Debug, Default)]
@@ -55,6 +56,11 @@ impl UserFlows {
         self.open
     }
 
+    /// The flows of all users, including those that leave.
+    pub fn all(&self) -> usize {
+        self.open + self.leaving
+    }
+
     /// The open flows of a user.
     pub fn open_of(&self, user: UserId) -> usize {
         self.users.get(&user).map_or(0, |sets| sets.open.len())
@@ -86,9 +92,10 @@ impl UserFlows {
 
     fn change(&mut self, user: UserId, act: impl FnOnce(&mut Sets)) {
         let sets = self.users.entry(user).or_default();
-        let before = sets.open.len();
+        let (before, left) = (sets.open.len(), sets.leaving.len());
         act(sets);
         let after = sets.open.len();
+        self.leaving = self.leaving + sets.leaving.len() - left;
         if sets.open.is_empty() && sets.leaving.is_empty() {
             self.users.remove(&user);
         }
@@ -120,9 +127,10 @@ mod tests {
         }
         assert_eq!((flows.open_of(one), flows.all_of(one)), (2, 5));
         assert_eq!((flows.open(), flows.heaviest()), (5, Some((two, 3))));
+        assert_eq!(flows.all(), 8);
         flows.leave(one, FlowId(99));
         flows.remove(two, FlowId(99));
         (1..=8).for_each(|id| [one, two].iter().for_each(|user| flows.remove(*user, FlowId(id))));
-        assert!(flows.users.is_empty() && flows.loads.is_empty() && flows.open == 0);
+        assert!(flows.users.is_empty() && flows.loads.is_empty() && flows.all() == 0);
     }
 }

@@ -541,6 +541,12 @@ impl Endpoint {
         self.by_peer.get(peer).copied()
     }
 
+    /// The other tunnels of a tunnel's carrier in its session, the newest first.
+    pub fn siblings(&self, key: TunnelKey) -> Vec<TunnelKey> {
+        let entry = self.session_of(key).and_then(|session| self.sessions.get(&session));
+        entry.map(|entry| entry.session.siblings(key)).unwrap_or_default()
+    }
+
     /// The session of a tunnel.
     pub fn session_of(&self, key: TunnelKey) -> Option<SessionKey> {
         match self.tunnels.get(&key)?.phase {

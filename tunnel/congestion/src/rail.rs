@@ -108,17 +108,30 @@ impl Rail {
         }
     }
 
-    /// The same, with the knowledge of an earlier connection (RFC 9959): if the first round-trip
-    /// time confirms the path, it starts with half of the rate. Old knowledge has no effect.
-    pub fn resume(now: Instant, known: Knowledge) -> Self {
+    /// Starts from the knowledge of an earlier connection (RFC 9959): if a round-trip time confirms
+    /// the path, with half of the rate. Old knowledge has no effect.
+    pub fn resume(&mut self, now: Instant, known: Knowledge) {
         let fresh = now.saturating_duration_since(known.at) <= KNOWN_FOR;
-        Self { resumed: Some(known).filter(|_| fresh), ..Self::new(now) }
+        self.resumed = Some(known).filter(|_| fresh);
+        if let Some(rtt) = self.srtt {
+            self.confirm(now, rtt);
+        }
+    }
+
+    /// Jumps to half of the known rate if the path is alike (RFC 9959 section 4.3).
+    fn confirm(&mut self, now: Instant, rtt: Duration) {
+        let Some(known) = self.resumed.take() else { return };
+        let half = known.rate.as_bps() as f64 / 8.0 / 2.0;
+        let is_alike = rtt >= known.rtt / 2 && rtt <= known.rtt * 10;
+        if is_alike && self.rate().is_none_or(|rate| rate < half) {
+            self.rates.add(now, half);
+        }
     }
 
     /// What the next connection can start from; `None` before the first measurement.
-    pub fn knowledge(&self, now: Instant) -> Option<Knowledge> {
-        let at = self.rates.get().map_or(now, |(at, _)| at);
-        let rate = Bitrate::from_bytes_per_second(self.rate()? as u64);
+    pub fn knowledge(&self) -> Option<Knowledge> {
+        let (at, rate) = self.rates.get()?;
+        let rate = Bitrate::from_bytes_per_second(rate as u64);
         Some(Knowledge { rate, rtt: self.rtt_least()?, at })
     }
 
@@ -184,13 +197,7 @@ impl Rail {
         self.srtt = Some(self.srtt.map_or(rtt, |srtt| (srtt * 7 + rtt) / 8));
         self.rtts_new.add(now, rtt);
         self.rtts_new.expire(now, self.srtt.unwrap_or(rtt) / 2);
-        if let Some(known) = self.resumed.take()
-            && rtt >= known.rtt / 2
-            && rtt <= known.rtt * 10
-        {
-            // RFC 9959 section 4.3: jump to half of the known rate.
-            self.rates.add(now, known.rate.as_bps() as f64 / 8.0 / 2.0);
-        }
+        self.confirm(now, rtt);
     }
 
     /// A round is over.
@@ -471,7 +478,11 @@ mod tests {
             (known(ms(0)), ms(10), 0.0),
             (known(KNOWN_FOR + ms(1)), ms(50), 0.0),
         ] {
-            let mut link = Link::new(Rail::resume(begin, known), begin, 10_000, delay);
+            let mut link = {
+                let mut rail = Rail::new(begin);
+                rail.resume(begin, known);
+                Link::new(rail, begin, 10_000, delay)
+            };
             while link.acked == 0 {
                 link.step();
             }

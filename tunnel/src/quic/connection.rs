@@ -51,6 +51,8 @@ pub(super) struct Engine {
     pub(super) farewell: bool,
     /// Bytes sent as early data.
     early_sent: usize,
+    /// Packets declared lost so far.
+    lost: usize,
 }
 
 impl Engine {
@@ -81,6 +83,7 @@ impl Engine {
             parting: None,
             farewell: false,
             early_sent: 0,
+            lost: 0,
         }
     }
 
@@ -107,12 +110,22 @@ impl Engine {
                 self.life.enter(TunnelPhase::Handshaking, Some(deadline));
             }
             self.egress.refusals = 0;
+            self.egress.acks.on_received(now, self.meter.received_packets);
+            self.hurry_after_loss();
             self.check_size(now);
             self.rearm_keepalive(now);
         }
         self.progress(now);
         self.follow_paths();
         self.ids.exchange(&mut self.connection);
+    }
+
+    /// Lost packets are sent again at once.
+    pub(super) fn hurry_after_loss(&mut self) {
+        let lost = self.connection.stats().lost;
+        if std::mem::replace(&mut self.lost, lost) != lost {
+            self.egress.acks.hurry();
+        }
     }
 
     /// Whether a valid packet of the peer has arrived.
@@ -173,7 +186,7 @@ impl Engine {
     fn pump_once(&mut self, udp: &Udp, now: Instant, forced: bool) -> Result<(), Stop> {
         // The server knows its congestion control when the first packet has arrived.
         if self.meter.is_fresh() && context::is_unbound(&self.connection) {
-            self.meter.pacer.get_or_insert_with(|| Pacer::new(now, None));
+            self.meter.pacer.get_or_insert_with(|| Pacer::new(now));
         }
         let open = !forced && (self.life.is_open() || self.life.phase() == TunnelPhase::Closing);
         let mut flow = Flow {
@@ -193,7 +206,11 @@ impl Engine {
         if !self.is_announced() || !(self.life.is_open() || leaving) {
             return 0;
         }
-        match self.inbox.take(&mut self.connection, HANDED_OUT_MAX, sink) {
+        let result = self.inbox.take(&mut self.connection, HANDED_OUT_MAX, sink);
+        if self.inbox.take_skip() {
+            self.egress.acks.hurry();
+        }
+        match result {
             Ok(0) if leaving => {
                 self.leave();
                 0

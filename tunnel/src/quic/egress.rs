@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use quiche::{Connection, Error};
 
+use super::acks::Acks;
 use super::meter::Meter;
 use super::outbox::Outbox;
 use super::socket::{Departure, Udp};
@@ -48,6 +49,8 @@ pub(super) struct Egress {
     resent: u64,
     /// The longest datagram; `quiche` forgets the MTU when the peer's address changes.
     datagram_max: usize,
+    /// Acknowledgements that wait.
+    pub(super) acks: Acks,
     /// Refusals by the peer's host since the last datagram from it.
     pub(super) refusals: u32,
 }
@@ -160,6 +163,10 @@ impl Egress {
                 self.feed(flow).map_err(|_| Stop::Connection)?;
             }
             let hurried = forced || self.free > 0;
+            if !hurried && let Some(due) = self.ack_due(flow, now) {
+                self.due = Some(due);
+                return Ok(());
+            }
             if !hurried && let Some(due) = release_time(flow, now) {
                 return self.wait_until(due, flow, udp, now);
             }
@@ -180,6 +187,12 @@ impl Egress {
                 return Ok(());
             }
         }
+    }
+
+    /// Until when nothing leaves, because only an acknowledgement is due.
+    fn ack_due(&self, flow: &Flow<'_>, now: Instant) -> Option<Instant> {
+        let alone = flow.open && self.held == 0 && flow.outbox.waiting() == 0;
+        alone.then(|| self.acks.wait(now, flow.meter.srtt()))?
     }
 
     /// Gives `quiche` all control, which has priority there, too, and data while it holds little.
@@ -225,6 +238,7 @@ impl Egress {
         now: Instant,
     ) -> Result<bool, Stop> {
         self.looked_at = Some(now);
+        self.acks.on_asked();
         let space = &mut self.buffer[self.end..self.end + longest];
         let (length, info) = match flow.connection.send(space) {
             Ok(made) => made,

@@ -38,6 +38,7 @@ impl Engine {
             if timed_out {
                 self.egress.on_probe_timeout();
             }
+            self.hurry_after_loss();
             self.check_size(now);
         }
         self.progress(now);

@@ -20,6 +20,10 @@ pub(super) struct Inbox {
     /// Bytes of both: at most [`PARTIAL_MAX`].
     held: usize,
     scratch: Vec<u8>,
+    /// The data stream begun last.
+    newest: u64,
+    /// Whether data arrived out of the order of the streams: packets were lost or late.
+    skipped: bool,
 }
 
 /// The peer violated the rules of units and streams; the text is for the log.
@@ -28,7 +32,8 @@ pub(super) struct BadUnits(pub(super) &'static str);
 
 impl Inbox {
     pub(super) fn new(is_server: bool) -> Self {
-        Self { control_stream: if is_server { 2 } else { 3 }, ..Self::default() }
+        let control_stream = if is_server { 2 } else { 3 };
+        Self { control_stream, newest: control_stream, ..Self::default() }
     }
 
     /// Delivers whole units, up to about `budget` bytes; returns how many bytes left the streams.
@@ -48,12 +53,22 @@ impl Inbox {
         Ok(total)
     }
 
+    /// Whether streams were skipped, or skipped ones continued, since the last call.
+    pub(super) fn take_skip(&mut self) -> bool {
+        std::mem::take(&mut self.skipped)
+    }
+
     fn read(
         &mut self,
         connection: &mut Connection,
         stream: u64,
         sink: &mut dyn FnMut(&[u8]),
     ) -> Result<usize, BadUnits> {
+        if stream != self.control_stream {
+            let is_next = stream == self.newest + 4 && !self.partial.contains_key(&self.newest);
+            self.skipped |= stream != self.newest && !is_next;
+            self.newest = self.newest.max(stream);
+        }
         let mut total = 0;
         loop {
             let (length, end) = match connection.stream_recv(stream, &mut self.scratch) {

@@ -138,6 +138,11 @@ impl Meter {
         timed_out
     }
 
+    /// The smoothed round-trip time.
+    pub(super) fn srtt(&self) -> Duration {
+        self.srtt
+    }
+
     /// How long data may make no progress before something is wrong.
     pub(super) fn patience(&self) -> Duration {
         (self.srtt * 2).max(PATIENCE_MIN)
@@ -209,7 +214,7 @@ impl Meter {
             in_flight: Bytes(in_flight as u64),
             unsent: Bytes(unsent as u64),
             delivery_rate: match &self.pacer {
-                Some(pacer) => pacer.knowledge(now).map(|known| known.rate),
+                Some(pacer) => pacer.knowledge().map(|known| known.rate),
                 None => (path.delivery_rate > 0)
                     .then(|| Bitrate::from_bytes_per_second(path.delivery_rate)),
             },

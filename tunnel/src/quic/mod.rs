@@ -16,6 +16,7 @@
 //! Bounds: [`FLOW_WINDOW`] bytes a connection that its reader has not taken, [`STREAMS_MAX`] open
 //! streams a side, and a named bound beside every queue.
 
+mod acks;
 mod admission;
 mod cid;
 mod client;

@@ -25,9 +25,13 @@ pub(super) struct Pacer {
 }
 
 impl Pacer {
-    pub(super) fn new(now: Instant, known: Option<Knowledge>) -> Self {
-        let rail = known.map_or_else(|| Rail::new(now), |known| Rail::resume(now, known));
-        Self { rail, next_at: now, srtt: None, rtt: None }
+    pub(super) fn new(now: Instant) -> Self {
+        Self { rail: Rail::new(now), next_at: now, srtt: None, rtt: None }
+    }
+
+    /// Starts from what an earlier connection knew.
+    pub(super) fn resume(&mut self, now: Instant, known: Knowledge) {
+        self.rail.resume(now, known);
     }
 
     /// A datagram was absorbed: derives the round-trip time that `quiche` measured. It keeps only
@@ -90,8 +94,8 @@ impl Pacer {
     }
 
     /// What the next connection over this carrier can start from.
-    pub(super) fn knowledge(&self, now: Instant) -> Option<Knowledge> {
-        self.rail.knowledge(now)
+    pub(super) fn knowledge(&self) -> Option<Knowledge> {
+        self.rail.knowledge()
     }
 }
 

@@ -12,6 +12,7 @@ use std::time::Instant;
 use mio::event::Source;
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
+use polyrail_congestion::Knowledge;
 use polyrail_model::{LinkSample, TunnelMode, Unit};
 
 use super::connection::Engine;
@@ -245,6 +246,16 @@ impl Tunnel for QuicTunnel {
 
     fn set_congestion(&mut self, _: &str) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn knowledge(&self) -> Option<Knowledge> {
+        self.engine.meter.pacer.as_ref()?.knowledge()
+    }
+
+    fn resume(&mut self, now: Instant, known: Knowledge) {
+        if let Some(pacer) = &mut self.engine.meter.pacer {
+            pacer.resume(now, known);
+        }
     }
 
     fn local_addr(&self) -> Option<SocketAddr> {

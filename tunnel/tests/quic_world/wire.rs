@@ -57,7 +57,8 @@ struct Shared {
     /// What the client sent while recording.
     record: Mutex<Vec<Vec<u8>>>,
     server: Mutex<SocketAddr>,
-    passed: AtomicU64,
+    /// Datagrams towards the client and towards the server.
+    passed: [AtomicU64; 2],
     longest_passed: AtomicU64,
 }
 
@@ -80,7 +81,7 @@ impl Tap {
             over: AtomicBool::new(false),
             record: Mutex::default(),
             server: Mutex::new(server),
-            passed: AtomicU64::new(0),
+            passed: Default::default(),
             longest_passed: AtomicU64::new(0),
         });
         let thread = std::thread::spawn({
@@ -122,9 +123,9 @@ impl Tap {
         self.rebind();
     }
 
-    /// Datagrams that passed so far.
-    pub fn passed(&self) -> u64 {
-        self.shared.passed.load(Ordering::Relaxed)
+    /// Datagrams that passed so far, towards the client and towards the server.
+    pub fn passed(&self) -> [u64; 2] {
+        self.shared.passed.each_ref().map(|passed| passed.load(Ordering::Relaxed))
     }
 
     /// The longest datagram that passed so far.
@@ -218,7 +219,7 @@ fn land(
 ) {
     while flying.peek().is_some_and(|next| next.0.0.0 <= Instant::now()) {
         let Some(Flying(_, up, datagram)) = flying.pop() else { return };
-        shared.passed.fetch_add(1, Ordering::Relaxed);
+        shared.passed[usize::from(up)].fetch_add(1, Ordering::Relaxed);
         shared.longest_passed.fetch_max(datagram.len() as u64, Ordering::Relaxed);
         if up {
             let _ = server_side.send(&datagram);
