@@ -462,12 +462,10 @@ fn tunnel_is_closed_at_the_bound_of_flows_without_an_open() {
     assert_eq!(attack.flows(), last + 1);
     // The refused flow can still be opened.
     attack.rejoin();
-    for flow in 2..=last + 2 {
-        attack.open(flow);
-    }
+    attack.open(2);
+    attack.open(last + 2);
     assert!(attack.deliver());
-    let opened = attack.opened();
-    assert!(opened.iter().any(|key| key.flow == FlowId(last + 2)), "{}", opened.len());
+    assert_eq!(attack.opened().last().map(|key| key.flow), Some(FlowId(last + 2)));
 }
 
 #[test]

@@ -430,12 +430,12 @@ fn acknowledgements_of_a_download_are_thinned_and_losses_are_still_repaired() {
     for loss in [0, 10] {
         let faults = Faults { rate, loss, delay: Duration::from_millis(20), ..Faults::default() };
         let (mut world, tap) = up_with(SocketOptions::default(), faults, 1);
-        pump(&mut world, [1, 0], Duration::from_millis(500));
+        pump(&mut world, [1, 0], Duration::from_millis(400));
         let before = tap.passed();
-        pump(&mut world, [1, 0], Duration::from_secs(3));
+        pump(&mut world, [1, 0], Duration::from_millis(1_200));
         let [down, up] = [0, 1].map(|way| tap.passed()[way] - before[way]);
         println!("{down} datagrams of data, {up} of acknowledgements, {loss} of 1,000 lost");
-        assert!(down > 2_000 && up * 4 <= down, "{up} for {down}");
+        assert!(down > 500 && up * 4 <= down, "{up} for {down}");
     }
 }
 
