@@ -168,7 +168,8 @@ mod tests {
         let known = Subflow { window: 20.0, rtt_s: 0.1 };
         pair.iter().for_each(|one| one.subflow.set(known));
         assert!((coupling.growth() - 0.5 / 40.0).abs() < 1e-12);
-        let [first, _] = pair;
+        let [first, second] = pair;
+        drop(second);
         assert!((coupling.growth() - 1.0 / 20.0).abs() < 1e-12);
         let _third = Lia::new(&coupling);
         assert_eq!((coupling.0.borrow().len(), first.window()), (2, 20 * SEGMENT as u64));

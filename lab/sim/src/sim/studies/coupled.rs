@@ -61,7 +61,7 @@ enum Class {
 
 pub(super) fn study(options: &Options, report: &mut Report) -> Result<()> {
     let seconds = options.seconds.unwrap_or(SECONDS) + START.as_secs();
-    for speed_kmh in SPEEDS {
+    for &speed_kmh in options.speeds(&SPEEDS) {
         let trips = options.trips(speed_kmh, seconds)?;
         let rows = instances(&trips, options.threads)?;
         let title = format!("Subflows at {speed_kmh} km/h, {} trips", trips.len());
@@ -211,7 +211,8 @@ fn judge(rows: &[Vec<Instance>], report: &mut Report) {
     let goal = Goal::AtLeast(1.0);
     report.result("coupled_rail_uc", quantile(&all, 0.5), "ratio", goal, &all);
     let pairs = lia.iter().zip(rail);
-    let over: Vec<f64> = pairs.map(|(lia, rail)| rail.both.goodput() / lia.both.goodput()).collect();
+    let over: Vec<f64> =
+        pairs.map(|(lia, rail)| rail.both.goodput() / lia.both.goodput()).collect();
     report.result("coupled_rail_over_lia", quantile(&over, 0.5), "x", goal, &over);
 }
 

@@ -38,7 +38,7 @@ pub struct Options {
     /// Draw the figures into this folder.
     #[arg(long)]
     figures: Option<PathBuf>,
-    /// A short run: two trips of 20 s.
+    /// A short run: one trip of 5 s, at one speed.
     #[arg(long)]
     smoke: bool,
 }
@@ -49,7 +49,7 @@ pub struct Options {
 /// An option is invalid, the simulated world found a breach, or a file cannot be written.
 pub fn command(options: &Options) -> Result<()> {
     let options = match options.smoke {
-        true => Options { trips: 2, seconds: Some(20), ..options.clone() },
+        true => Options { trips: 1, seconds: Some(5), ..options.clone() },
         false => options.clone(),
     };
     ensure!(options.trips > 0, "there is no trip to play");
@@ -77,6 +77,11 @@ impl Options {
             Ok(Trip { seed, ..course.trip(&course.route()?)? })
         };
         (self.from..self.from + self.trips).map(trip).collect()
+    }
+
+    /// The speeds of a study in km/h; a short run has the last one only.
+    fn speeds<'a>(&self, all: &'a [u32]) -> &'a [u32] {
+        if self.smoke { &all[all.len() - 1..] } else { all }
     }
 
     fn draw(&self, file: &str, text: impl FnOnce() -> Result<String>) -> Result<()> {
