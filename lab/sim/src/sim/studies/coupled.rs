@@ -61,18 +61,18 @@ enum Class {
 
 pub(super) fn study(options: &Options, report: &mut Report) -> Result<()> {
     let seconds = options.seconds.unwrap_or(SECONDS) + START.as_secs();
-    for &speed_kmh in options.speeds(&SPEEDS) {
+    let speeds = if options.standing { &SPEEDS[..] } else { &SPEEDS[..1] };
+    for &speed_kmh in options.speeds(speeds) {
         let trips = options.trips(speed_kmh, seconds)?;
         let rows = instances(&trips, options.threads)?;
         let title = format!("Subflows at {speed_kmh} km/h, {} trips", trips.len());
         println!("{}", table(title, &rows).markdown());
-        if speed_kmh == 0 {
-            continue;
+        if speed_kmh == SPEEDS[0] {
+            if options.judges() {
+                judge(&rows, report);
+            }
+            options.draw("coupled.svg", || timeline(&trips, &rows))?;
         }
-        if options.judges() {
-            judge(&rows, report);
-        }
-        options.draw("coupled.svg", || timeline(&trips, &rows))?;
     }
     Ok(())
 }
@@ -250,8 +250,8 @@ fn rates(crossed_by: &[Vec<u64>], carrier: usize) -> Vec<(f64, f64)> {
     steps.windows(2).enumerate().map(rate).collect()
 }
 
-/// Standing, and the speed next to the paper's 310 km/h.
-const SPEEDS: [u32; 2] = [0, 300];
+/// The speed next to the paper's 310 km/h, and standing.
+const SPEEDS: [u32; 2] = [300, 0];
 /// The length of an instance (section IV).
 const SECONDS: u64 = 120;
 const DEGRADED_S: usize = 20;

@@ -21,7 +21,7 @@ pub struct Options {
     #[arg(long, conflicts_with = "plus")]
     coupled: bool,
     /// The number of trips.
-    #[arg(long, default_value_t = 24)]
+    #[arg(long, default_value_t = 12)]
     trips: u64,
     /// The seed of the first trip; from 50000 on they are held back, and have goals.
     #[arg(long, default_value_t = Course::HELD_BACK)]
@@ -32,6 +32,9 @@ pub struct Options {
     /// The lambdas of BBR+, in percent.
     #[arg(long, value_delimiter = ',', default_values_t = plus::LAMBDAS)]
     lambdas: Vec<u32>,
+    /// Play coupled congestion control on a standing train too.
+    #[arg(long)]
+    standing: bool,
     /// The number of threads.
     #[arg(long, default_value_t = 1)]
     threads: usize,
@@ -79,9 +82,9 @@ impl Options {
         (self.from..self.from + self.trips).map(trip).collect()
     }
 
-    /// The speeds of a study in km/h; a short run has the last one only.
+    /// The speeds of a study in km/h; a short run has the first one only.
     fn speeds<'a>(&self, all: &'a [u32]) -> &'a [u32] {
-        if self.smoke { &all[all.len() - 1..] } else { all }
+        if self.smoke { &all[..1] } else { all }
     }
 
     fn draw(&self, file: &str, text: impl FnOnce() -> Result<String>) -> Result<()> {
