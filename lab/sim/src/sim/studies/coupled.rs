@@ -63,7 +63,7 @@ pub(super) fn study(options: &Options, report: &mut Report) -> Result<()> {
     let seconds = options.seconds.unwrap_or(SECONDS) + START.as_secs();
     let speeds = if options.standing { &SPEEDS[..] } else { &SPEEDS[..1] };
     for &speed_kmh in options.speeds(speeds) {
-        let trips = options.trips(speed_kmh, seconds)?;
+        let trips = options.trips(speed_kmh, seconds, TRIPS)?;
         let rows = instances(&trips, options.threads)?;
         let title = format!("Subflows at {speed_kmh} km/h, {} trips", trips.len());
         println!("{}", table(title, &rows).markdown());
@@ -254,6 +254,7 @@ fn rates(crossed_by: &[Vec<u64>], carrier: usize) -> Vec<(f64, f64)> {
 const SPEEDS: [u32; 2] = [300, 0];
 /// The length of an instance (section IV).
 const SECONDS: u64 = 120;
+const TRIPS: u64 = 12;
 const DEGRADED_S: usize = 20;
 /// The shares of positive, semi-positive and negative instances times those of them that degrade:
 /// 0.21 x 0.397 + 0.29 x 0.625 + 0.5 x 1 (section IV.A, carriers M and U).

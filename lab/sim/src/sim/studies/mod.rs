@@ -7,7 +7,7 @@ mod plus;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use polyrail_emulator::rail::{Course, Trip};
 use polyrail_emulator::results::{Report, results_folder};
 
@@ -20,9 +20,9 @@ pub struct Options {
     /// Play coupled congestion control only.
     #[arg(long, conflicts_with = "plus")]
     coupled: bool,
-    /// The number of trips.
-    #[arg(long, default_value_t = 12)]
-    trips: u64,
+    /// The number of trips; default: 24 for BBR+, 12 for coupled congestion control.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    trips: Option<u64>,
     /// The seed of the first trip; from 50000 on they are held back, and have goals.
     #[arg(long, default_value_t = Course::HELD_BACK)]
     from: u64,
@@ -41,7 +41,7 @@ pub struct Options {
     /// Draw the figures into this folder.
     #[arg(long)]
     figures: Option<PathBuf>,
-    /// A short run: one trip of 5 s, at one speed.
+    /// A short run: one trip of 3 s, at one speed.
     #[arg(long)]
     smoke: bool,
 }
@@ -52,10 +52,9 @@ pub struct Options {
 /// An option is invalid, the simulated world found a breach, or a file cannot be written.
 pub fn command(options: &Options) -> Result<()> {
     let options = match options.smoke {
-        true => Options { trips: 1, seconds: Some(5), ..options.clone() },
+        true => Options { trips: Some(1), seconds: Some(3), ..options.clone() },
         false => options.clone(),
     };
-    ensure!(options.trips > 0, "there is no trip to play");
     let mut report = Report::default();
     if !options.coupled {
         plus::study(&options, &mut report)?;
@@ -74,12 +73,12 @@ impl Options {
     }
 
     /// Trips of carriers A and B at this speed, with the published rate of failures.
-    fn trips(&self, speed_kmh: u32, seconds: u64) -> Result<Vec<Trip>> {
+    fn trips(&self, speed_kmh: u32, seconds: u64, default: u64) -> Result<Vec<Trip>> {
         let trip = |seed| {
             let course = Course { speed_kmh, failures: FAILURES, seed, seconds };
             Ok(Trip { seed, ..course.trip(&course.route()?)? })
         };
-        (self.from..self.from + self.trips).map(trip).collect()
+        (self.from..).take(self.trips.unwrap_or(default) as usize).map(trip).collect()
     }
 
     /// The speeds of a study in km/h; a short run has the first one only.

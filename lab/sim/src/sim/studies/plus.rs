@@ -64,18 +64,19 @@ pub(super) fn study(options: &Options, report: &mut Report) -> Result<()> {
         for carrier in [0, 1] {
             for &speed_kmh in options.speeds(&SPEEDS) {
                 let condition = Condition { speed_kmh, carrier, queue };
-                let trips = options.trips(speed_kmh, seconds)?;
+                let trips = options.trips(speed_kmh, seconds, TRIPS)?;
                 rows.extend(condition.rows(&controls, &trips, options.threads)?);
             }
         }
-        let title = format!("BBR+, {} trips, queue: {queue:?}", options.trips);
+        let trips = rows.first().map_or(0, |row| row.flows.len());
+        let title = format!("BBR+, {trips} trips, queue: {queue:?}");
         println!("{}", table(title, &rows).markdown());
         if options.judges() {
             judge(&options.lambdas, &rows, report);
         }
     }
     options.draw("bbr-plus.svg", || {
-        let trips = options.trips(350, seconds)?;
+        let trips = options.trips(350, seconds, TRIPS)?;
         let trip = trips.first().context("no trip")?;
         let lambda = plus(*options.lambdas.first().context("no lambda")?);
         let condition = Condition { speed_kmh: 350, carrier: 0, queue: Queue::Deep };
@@ -207,10 +208,11 @@ fn judge(lambdas: &[u32], rows: &[Row], report: &mut Report) {
 /// The parameters over time, like Fig. 16.
 fn trace(trip: &Trip, seconds: u64, [bbr, plus]: &[Endless; 2]) -> Result<String> {
     let every = seconds as f64 / bbr.states.len() as f64;
+    let at = |step: u32| f64::from(step) * every;
     let curve = |class, name: &str, flow: &Endless, of: &dyn Fn(&State) -> f64| Curve {
         class,
         name: name.to_owned(),
-        points: (1..).map(|step| f64::from(step) * every).zip(flow.states.iter().map(of)).collect(),
+        points: (1..).map(at).zip(flow.states.iter().map(of)).step_by(5).collect(),
     };
     let rtt = |state: &State| state.estimate.map_or(0.0, |it| it.round_trip.as_secs_f64() * 1e3);
     let rate = |state: &State| state.estimate.map_or(0.0, |it| it.bandwidth.as_bps() as f64 * 1e-6);
@@ -233,7 +235,7 @@ fn trace(trip: &Trip, seconds: u64, [bbr, plus]: &[Endless; 2]) -> Result<String
             },
             Panel {
                 label: "rate, Mbit/s",
-                top: 20.0,
+                top: 40.0,
                 curves: vec![
                     arrived,
                     curve("b", "bottleneck, BBR+", plus, &rate),
@@ -242,7 +244,7 @@ fn trace(trip: &Trip, seconds: u64, [bbr, plus]: &[Endless; 2]) -> Result<String
             },
             Panel {
                 label: "window, KB",
-                top: 1_000.0,
+                top: 3_000.0,
                 curves: vec![
                     curve("b", "window, BBR+", plus, &window),
                     curve("a", "window, bbr", bbr, &window),
@@ -280,6 +282,7 @@ fn binned(
     bins.iter().enumerate().map(|(number, bin)| (middle(number), figure(bin))).collect()
 }
 
+const TRIPS: u64 = 24;
 const SPEEDS: [u32; 2] = [300, 350];
 /// The length of a flow (section 3.2.2).
 const SECONDS: u64 = 150;
