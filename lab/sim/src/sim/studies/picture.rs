@@ -12,7 +12,7 @@ pub(super) struct Panel<'a> {
     pub(super) curves: Vec<Curve>,
 }
 
-/// Values over time in seconds; one that is not a number makes a gap.
+/// Values over time in seconds; NaN makes a gap.
 pub(super) struct Curve {
     /// Its colour: `a`, `b` or `c`.
     pub(super) class: &'static str,

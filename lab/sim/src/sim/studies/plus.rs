@@ -19,7 +19,7 @@ use crate::world::transport::{Endless, State, endless};
 
 /// The lambdas in percent, found on 12 trips from seed 100: the median round-trip time on carrier A
 /// at 350 km/h with the deep queue is 1.60 and 2.16 times that of bbr, in Table 5 1.62 and 2.23
-/// times. No lambda from 0 to 4 reproduces the goodput of Table 5.
+/// times. No lambda from 0 to 4 reproduces the goodput of Table 5 there.
 pub(super) const LAMBDAS: [u32; 2] = [10, 30];
 
 /// One flow.
@@ -219,7 +219,8 @@ fn trace(trip: &Trip, seconds: u64, [bbr, plus]: &[Endless; 2]) -> Result<String
     let window = |state: &State| state.window as f64 * 1e-3;
     let measured = Curve { class: "c", name: "measured, BBR+".into(), points: rtts(plus, seconds) };
     let arrived = Curve { class: "c", name: "goodput, BBR+".into(), points: rates(plus, seconds) };
-    let title = format!("bbr and BBR+ (reconstructed), carrier A, 350 km/h, seed {}", trip.seed);
+    let title =
+        format!("bbr and BBR+ (reconstructed), A, 350 km/h, deep queue, seed {}", trip.seed);
     picture(
         &title,
         seconds as f64,
