@@ -64,7 +64,7 @@ pub(super) fn study(options: &Options, report: &mut Report) -> Result<()> {
     let speeds = if options.standing { &SPEEDS[..] } else { &SPEEDS[..1] };
     for &speed_kmh in options.speeds(speeds) {
         let trips = options.trips(speed_kmh, seconds, TRIPS)?;
-        let rows = instances(&trips, options.threads)?;
+        let rows = instances(&SYSTEMS, &trips, options.threads)?;
         let title = format!("Subflows at {speed_kmh} km/h, {} trips", trips.len());
         println!("{}", table(title, &rows).markdown());
         if speed_kmh == SPEEDS[0] {
@@ -78,18 +78,18 @@ pub(super) fn study(options: &Options, report: &mut Report) -> Result<()> {
 }
 
 /// The instances of each system, by trip.
-fn instances(trips: &[Trip], threads: usize) -> Result<Vec<Vec<Instance>>> {
+fn instances(systems: &[System], trips: &[Trip], threads: usize) -> Result<Vec<Vec<Instance>>> {
     let plays = [Carriers::All, Carriers::Only(0), Carriers::Only(1)];
     let count = trips.len() * plays.len();
-    let bulks = parallel(SYSTEMS.len() * count, threads, |task| {
-        let (system, trip) = (&SYSTEMS[task / count], &trips[task % count / plays.len()]);
+    let bulks = parallel(systems.len() * count, threads, |task| {
+        let (system, trip) = (&systems[task / count], &trips[task % count / plays.len()]);
         caught(|| {
             let mut contestant = system.contestant()?;
             contestant.carriers = plays[task % plays.len()];
             anyhow::Ok(bulk(trip, &contestant))
         })
     });
-    let mut rows: Vec<Vec<Instance>> = SYSTEMS.iter().map(|_| Vec::new()).collect();
+    let mut rows: Vec<Vec<Instance>> = systems.iter().map(|_| Vec::new()).collect();
     let mut bulks = bulks.into_iter().map(|bulk| bulk.map_err(anyhow::Error::msg)?);
     for row in &mut rows {
         for _ in trips {
@@ -288,7 +288,7 @@ mod tests {
     #[test]
     fn coupled_subflows_share_equal_links_fairly() {
         let trip = steady(44, &[(8.0, 30), (8.0, 30)]);
-        let instance = instances(&[trip], 1).unwrap().remove(0).remove(0);
+        let instance = instances(&SYSTEMS[..1], &[trip], 1).unwrap().remove(0).remove(0);
         let [a, b] = instance.both.crossed[..] else { panic!("{:?}", instance.both) };
         assert!((0.9..1.1).contains(&(a as f64 / b as f64)), "{a} {b}");
         assert!(instance.u_c() > 1.6 && instance.degraded().is_empty(), "{}", instance.u_c());

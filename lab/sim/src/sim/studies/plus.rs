@@ -181,7 +181,7 @@ fn gain(row: &Row, rows: &[Row]) -> Ratio {
     ratio(&row.goodputs(), &bbr.unwrap_or_default())
 }
 
-/// Compares gain and delay with Table 5, and bbr with cubic as in Table 2, on carrier A at 350 km/h.
+/// Compares BBR+ with Table 5, and bbr with cubic as in Table 2, on carrier A at 350 km/h.
 fn judge(lambdas: &[u32], rows: &[Row], report: &mut Report) {
     let Some(queue) = rows.first().map(|row| row.condition.queue) else { return };
     let condition = Condition { speed_kmh: 350, carrier: 0, queue };
