@@ -9,6 +9,7 @@ MODE ?= auto
 SIM_TRIPS ?= 24
 SIM ?=
 LINKDB ?=
+STUDIES ?=
 export PREVIOUS ?= HEAD~1
 PURE := -p polyrail-model -p polyrail-scheduler -p polyrail-session -p polyrail-predictor \
 	-p polyrail-congestion
@@ -18,7 +19,7 @@ export PROFILE
 .PHONY: help setup build release test check quick fmt shell clippy doc deny tidy fuzz-smoke
 .PHONY: attack fuzz previous
 .PHONY: random-million demo matrix bench bench-tunnel bench-linkdb bench-rail bench-rail-smoke smoke
-.PHONY: sim sim-calibrate sim-validate sim-rail linkdb-eval
+.PHONY: sim sim-calibrate sim-validate sim-rail studies linkdb-eval
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' Makefile | expand -t 20
@@ -131,6 +132,10 @@ sim-validate: setup ## the simulator beside the kernel and the daemons, as root;
 sim-rail: setup ## the simulator on the recorded runs of the rail bench
 	$(CARGO) build --locked --release -p polyrail-sim --bin polyrail-sim
 	target/release/polyrail-sim rail target/results/rail/*.jsonl
+
+studies: setup ## the papers' studies: BBR+, and coupled congestion control; STUDIES=OPTIONS
+	$(CARGO) build --locked --release -p polyrail-sim --bin polyrail-sim
+	target/release/polyrail-sim studies --figures docs/figures $(STUDIES)
 
 linkdb-eval: setup ## LinkDB's forecasts, and bench-linkdb (long); LINKDB="--metro FOLDER"
 	$(CARGO) build --locked --release -p polyrail-sim --bin polyrail-sim

@@ -5,7 +5,7 @@
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use polyrail_sim::linkdb;
-use polyrail_sim::sim::{calibration, compare, congestion, rail, validation};
+use polyrail_sim::sim::{calibration, compare, congestion, rail, studies, validation};
 
 /// Schedulers and LinkDB's forecasts on the simulated rail.
 #[derive(Parser)]
@@ -29,7 +29,9 @@ enum Command {
     Rail(rail::Options),
     /// Evaluate LinkDB's forecasts, each trip predicted from all others
     LinkdbEval(Box<linkdb::Options>),
-    /// Run `compare` and `linkdb-eval` briefly, to see that they work
+    /// Play the papers' studies of congestion control: BBR+, and coupled subflows (`make studies`)
+    Studies(studies::Options),
+    /// Run `compare`, `studies` and `linkdb-eval` briefly, to see that they work
     Smoke,
 }
 
@@ -45,7 +47,8 @@ fn run(command: Command) -> Result<()> {
         Command::Validate => validation::validate(),
         Command::Rail(options) => rail::command(&options),
         Command::LinkdbEval(options) => linkdb::command(&options),
-        Command::Smoke => ["compare", "linkdb-eval"].into_iter().try_for_each(|name| {
+        Command::Studies(options) => studies::command(&options),
+        Command::Smoke => ["compare", "studies", "linkdb-eval"].into_iter().try_for_each(|name| {
             run(Arguments::parse_from(["polyrail-sim", name, "--smoke"]).command)
         }),
     }

@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 
 use polyrail_model::Bitrate;
 
+use super::plus::Plus;
 use super::policer::Policer;
-use super::{Ack, Control, Loss, Phase, SEGMENT, WINDOW_FIRST};
+use super::{Ack, Control, Estimate, Loss, Phase, SEGMENT, WINDOW_FIRST};
 
-/// The kernel's bbr.
+/// The kernel's bbr, or BBR+.
 #[derive(Debug)]
 pub struct Bbr {
     mode: Mode,
@@ -43,6 +44,8 @@ pub struct Bbr {
     idle_restart: bool,
     policer: Policer,
     extra: Extra,
+    /// What BBR+ changes; `None`: the kernel's bbr.
+    plus: Option<Plus>,
 }
 
 /// Bytes acknowledged in excess of the bandwidth (`bbr_update_ack_aggregation`).
@@ -89,11 +92,17 @@ impl Default for Bbr {
             idle_restart: false,
             policer: Policer::default(),
             extra: Extra::default(),
+            plus: None,
         }
     }
 }
 
 impl Bbr {
+    /// BBR+ with this share of the deviation in its round-trip time.
+    pub(super) fn plus(lambda: f64) -> Self {
+        Self { plus: Some(Plus::new(lambda)), ..Self::default() }
+    }
+
     fn bandwidth_max(&self) -> u64 {
         self.bandwidths.front().map_or(0, |(_, rate)| *rate)
     }
@@ -104,7 +113,11 @@ impl Bbr {
 
     /// The bandwidth-delay product, times a gain.
     fn inflight(&self, bandwidth: u64, gain: f64) -> u64 {
-        let Some((rtt, _)) = self.rtt_min else { return WINDOW_FIRST };
+        let rtt = self.rtt_min.map(|(rtt, _)| rtt);
+        rtt.map_or(WINDOW_FIRST, |rtt| self.product(bandwidth, rtt, gain))
+    }
+
+    fn product(&self, bandwidth: u64, rtt: Duration, gain: f64) -> u64 {
         let product = bandwidth as f64 / 8.0 * rtt.as_secs_f64() * gain;
         self.quantized((product / SEGMENT as f64).ceil() as u64)
     }
@@ -123,7 +136,14 @@ impl Bbr {
             false => 0,
         };
         let most = self.bandwidth() / 8 / 10;
-        self.inflight(self.bandwidth(), self.window_gain) + extra.min(most)
+        let Some(rtt) = self.rtt_of_window() else { return WINDOW_FIRST + extra.min(most) };
+        self.product(self.bandwidth(), rtt, self.window_gain) + extra.min(most)
+    }
+
+    /// BBR+ adds to the least round-trip time in the window only.
+    fn rtt_of_window(&self) -> Option<Duration> {
+        let (least, _) = self.rtt_min?;
+        Some(self.plus.as_ref().map_or(least, |plus| plus.round_trip(least)))
     }
 
     fn learn_bandwidth(&mut self, ack: &Ack) -> bool {
@@ -206,14 +226,18 @@ impl Bbr {
             _ => lasted,
         };
         if over {
-            self.cycle = (self.cycle + 1) % CYCLE.len();
+            self.cycle = (self.cycle + 1) % self.gains().len();
             self.cycle_began = Some(ack.now);
             self.pacing_gain = self.gain_of_cycle();
         }
     }
 
+    fn gains(&self) -> &'static [f64; 8] {
+        if self.plus.is_some() { &Plus::CYCLE } else { &CYCLE }
+    }
+
     fn gain_of_cycle(&self) -> f64 {
-        if self.policer.bandwidth().is_some() { 1.0 } else { CYCLE[self.cycle] }
+        if self.policer.bandwidth().is_some() { 1.0 } else { self.gains()[self.cycle] }
     }
 
     fn check_drain(&mut self, ack: &Ack) {
@@ -229,9 +253,11 @@ impl Bbr {
     fn probe_bandwidth(&mut self, now: Instant) {
         self.mode = Mode::ProbeBw;
         self.window_gain = GAIN_WINDOW;
-        // Any phase but the draining one; the delivered count serves as a random number.
+        // Any phase but a draining one; the delivered count serves as a random number.
         let dice = (self.delivered / SEGMENT as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
-        self.cycle = [0, 2, 3, 4, 5, 6, 7][(dice % 7) as usize];
+        let gains = self.gains();
+        let phases: Vec<usize> = (0..gains.len()).filter(|phase| gains[*phase] >= 1.0).collect();
+        self.cycle = phases[dice as usize % phases.len()];
         self.cycle_began = Some(now);
         self.pacing_gain = self.gain_of_cycle();
     }
@@ -331,6 +357,9 @@ impl Bbr {
 impl Control for Bbr {
     fn on_ack(&mut self, ack: &Ack) {
         self.delivered = ack.delivered;
+        if let (Some(plus), Some(rtt)) = (&mut self.plus, ack.rtt) {
+            plus.measure(ack.now, rtt);
+        }
         let begins = self.learn_bandwidth(ack);
         self.learn_extra(ack, begins);
         self.check_cycle(ack);
@@ -370,6 +399,11 @@ impl Control for Bbr {
 
     fn pacing(&self) -> Option<Bitrate> {
         self.pace
+    }
+
+    fn estimate(&self) -> Option<Estimate> {
+        let bandwidth = Bitrate::from_bps(self.bandwidth());
+        Some(Estimate { bandwidth, round_trip: self.rtt_of_window()? })
     }
 }
 

@@ -184,12 +184,7 @@ impl Control for Cubic {
             }
         }
         let slow_start = self.window < self.threshold;
-        // The kernel: half of the window in use is enough in slow start, all of it later.
-        let used = ack.prior_in_flight as f64 / SEGMENT as f64;
-        let limited = match slow_start {
-            true => self.window < 2.0 * used + 1.0,
-            false => self.window <= used + 3.0,
-        };
+        let limited = ack.fills(self.window, slow_start);
         if slow_start && !self.found && self.window >= HYSTART_WINDOW_MIN {
             self.watch(ack);
         }

@@ -8,6 +8,8 @@ mod bbr;
 mod bbr2;
 mod cubic;
 mod fixed;
+mod lia;
+mod plus;
 mod policer;
 mod rail;
 mod reno;
@@ -23,6 +25,7 @@ pub use bbr::Bbr;
 pub use bbr2::Bbr2;
 pub use cubic::Cubic;
 pub use fixed::Fixed;
+pub use lia::{Coupling, Lia};
 pub use rail::Rail;
 pub use reno::Reno;
 
@@ -35,6 +38,15 @@ pub enum Algorithm {
     Cubic,
     /// The kernel's, version 1.
     Bbr,
+    /// Reconstructed from Wang et al., MobiCom 2019, section 7.
+    BbrPlus {
+        /// The share of the round-trip time's deviation that its window counts, in percent.
+        lambda_percent: u32,
+    },
+    /// TCP NewReno as MPTCP uses it uncoupled.
+    NewReno,
+    /// MPTCP's default: RFC 6356, coupled with the other subflows of its end.
+    Lia,
     /// That of the QUIC tunnels: quiche's, with their parameters.
     Bbr2,
     /// The tunnels' own.
@@ -44,12 +56,22 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// A fresh control.
+    /// A fresh control, coupled with no other.
     pub fn begin(self) -> Box<dyn Control> {
+        self.begin_in(&Coupling::default())
+    }
+
+    /// A fresh control of one more subflow. Only [`Algorithm::Lia`] couples them.
+    pub fn begin_in(self, coupling: &Coupling) -> Box<dyn Control> {
         match self {
             Self::Reno => Box::new(Reno::default()),
             Self::Cubic => Box::new(Cubic::default()),
             Self::Bbr => Box::new(Bbr::default()),
+            Self::BbrPlus { lambda_percent } => {
+                Box::new(Bbr::plus(f64::from(lambda_percent) / 100.0))
+            }
+            Self::NewReno => Box::new(Lia::new(&Coupling::default())),
+            Self::Lia => Box::new(Lia::new(coupling)),
             Self::Bbr2 => Box::new(Bbr2::new(bbr2::OF_TUNNELS)),
             Self::Rail => Box::new(Rail::new()),
             Self::Fixed(bytes) => Box::new(Fixed(bytes)),
@@ -86,6 +108,20 @@ pub trait Control: Debug {
 
     /// The pacing rate; `None`: no pacing.
     fn pacing(&self) -> Option<Bitrate>;
+
+    /// Its model of the path, if it has one.
+    fn estimate(&self) -> Option<Estimate> {
+        None
+    }
+}
+
+/// A control's model of the path.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Estimate {
+    /// The bottleneck's rate.
+    pub bandwidth: Bitrate,
+    /// The round-trip time in the window.
+    pub round_trip: Duration,
 }
 
 /// An acknowledgement of new data.
@@ -119,6 +155,18 @@ pub struct Ack {
     pub flight: Option<Flight>,
     /// The flight of the oldest, if there are several.
     pub oldest_flight: Option<Flight>,
+}
+
+impl Ack {
+    /// Whether the sender fills this window, in segments, so that it may grow
+    /// (`tcp_is_cwnd_limited`): half of it is enough in slow start, all of it later.
+    fn fills(&self, window: f64, slow_start: bool) -> bool {
+        let used = self.prior_in_flight as f64 / SEGMENT as f64;
+        match slow_start {
+            true => window < 2.0 * used + 1.0,
+            false => window <= used + 3.0,
+        }
+    }
 }
 
 /// How a segment was sent and acknowledged.

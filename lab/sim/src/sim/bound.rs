@@ -56,14 +56,15 @@ pub fn bulk(trip: &Trip) -> Bulk {
 const DIAL: f64 = 0.005;
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use polyrail_emulator::link::LinkSpec;
     use polyrail_emulator::rail::CarrierTrip;
     use polyrail_model::{Bitrate, Bytes};
 
     use super::*;
 
-    fn steady(length: u64, carriers: &[(f64, u64)]) -> Trip {
+    /// A trip of this many seconds over links of these Mbit/s and delays in ms.
+    pub(in crate::sim) fn steady(length: u64, carriers: &[(f64, u64)]) -> Trip {
         let carrier = |(mbps, delay): &(f64, u64)| {
             let link = LinkSpec::steady(
                 Bitrate::from_mbps(*mbps),

@@ -25,6 +25,8 @@ pub struct Bulk {
     pub wait_p95: f64,
     /// The bytes that crossed each carrier, with all that the tunnels add and send again.
     pub crossed: Vec<u64>,
+    /// The same by each second from the start on.
+    pub crossed_by: Vec<Vec<u64>>,
     /// Bytes over the carrier with less capacity, as a share of its capacity.
     pub worse_use: f64,
     /// Mbit/s in the two seconds from each failure of a handover on.
@@ -49,17 +51,24 @@ pub fn bulk(trip: &Trip, contestant: &Contestant) -> Bulk {
 pub fn bulk_in(mut world: World, trip: &Trip, contestant: &Contestant) -> Bulk {
     let from = world.elapsed();
     let carriers = 0..world.carrier_count();
-    let before: Vec<u64> = carriers.clone().map(|c| world.delivered(c, Side::Cloud)).collect();
+    let crossed = |world: &World| -> Vec<u64> {
+        carriers.clone().map(|c| world.delivered(c, Side::Cloud)).collect()
+    };
+    let before = crossed(&world);
+    let since = |now: Vec<u64>| now.iter().zip(&before).map(|(now, then)| now - then).collect();
     let Ok(flow) = world.open(1) else { return Bulk::default() };
     world.flow_mut(flow).server = (ENDLESS, false);
     let read = |world: &World| world.flow(flow).legs[0].read;
-    let mut curve = vec![(from, 0)];
+    let (mut curve, mut crossed_by) = (vec![(from, 0)], vec![since(before.clone())]);
     while world.elapsed() < trip.length {
         world.run_for(SAMPLE.min(trip.length - world.elapsed()));
         curve.push((world.elapsed(), read(&world)));
+        if (curve.len() - 1).is_multiple_of(SAMPLES_A_SECOND) {
+            crossed_by.push(since(crossed(&world)));
+        }
     }
     let seconds = (world.elapsed() - from).as_secs_f64();
-    let crossed: Vec<u64> = carriers.map(|c| world.delivered(c, Side::Cloud) - before[c]).collect();
+    let crossed: Vec<u64> = since(crossed(&world));
     let waits = world.arrivals().map(|arrivals| arrivals.waits()).unwrap_or_default();
     Bulk {
         bytes: read(&world),
@@ -71,6 +80,7 @@ pub fn bulk_in(mut world: World, trip: &Trip, contestant: &Contestant) -> Bulk {
         worse_use: worse_use(&contestant.trip(trip), from, &crossed),
         after_failures: after_failures(trip, &curve),
         crossed,
+        crossed_by,
     }
 }
 
@@ -115,5 +125,6 @@ pub fn mean_of(list: &[Bulk], figure: impl Fn(&Bulk) -> f64) -> f64 {
 
 const ENDLESS: u64 = 1 << 40;
 const SAMPLE: Duration = Duration::from_millis(50);
+const SAMPLES_A_SECOND: usize = 20;
 /// POLYCORN 6.2, Fig. 11a.
 const AFTER: Duration = Duration::from_secs(2);

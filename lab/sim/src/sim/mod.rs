@@ -19,6 +19,7 @@ pub mod rail;
 mod report;
 pub mod runs;
 mod special;
+pub mod studies;
 mod table;
 pub mod traces;
 pub mod trips;

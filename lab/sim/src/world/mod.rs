@@ -31,6 +31,7 @@ use polyrail_emulator::link::LinkModel;
 use polyrail_model::LinkForecast;
 use polyrail_session::Settings;
 
+use crate::congestion::Coupling;
 use crate::dice::Dice;
 pub use arrivals::{Arrivals, Waits};
 pub use coverage::Coverage;
@@ -109,6 +110,8 @@ pub struct World {
     nodes: [Node; 2],
     carriers: Vec<Carrier>,
     connections: BTreeMap<usize, Connection>,
+    /// The congestion controls of all connections, by end: RFC 6356 couples them.
+    couplings: [Coupling; 2],
     next_connection: usize,
     timers: BinaryHeap<Reverse<(Instant, u64, Timer)>>,
     next_timer: u64,
@@ -170,6 +173,7 @@ impl World {
             nodes,
             carriers,
             connections: BTreeMap::new(),
+            couplings: Default::default(),
             next_connection: 0,
             timers: BinaryHeap::new(),
             next_timer: 0,

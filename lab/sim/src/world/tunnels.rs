@@ -9,7 +9,7 @@ use polyrail_session::{TunnelInfo, TunnelKey};
 
 use super::transport::{Content, Delivery, Packet, PacketKind, Segment, Transport};
 use super::{Links, Side, Timer, Verbosity, World};
-use crate::congestion::Algorithm;
+use crate::congestion::{Algorithm, Control};
 use crate::dice::Dice;
 
 /// A race of new connections for a carrier's path.
@@ -227,7 +227,9 @@ impl World {
         let valid = ticket.is_some_and(|of| of == self.upheavals.cloud_restarts);
         let early = ticket.is_some() && self.dice.chance(self.habits.early);
         let early = early.then(|| valid && self.dice.chance(self.habits.early_accepted));
-        let ends = [(); 2].map(|()| Some(End::new(self.now, id, stream, room, congestion)));
+        let control = |side: Side| congestion.begin_in(&self.couplings[side as usize]);
+        let ends = [Side::Gateway, Side::Cloud]
+            .map(|side| Some(End::new(self.now, id, stream, room, control(side))));
         let exporter = self.dice.key();
         self.connections.insert(id, Connection::new(carrier, ends, exporter, stream, early));
         self.timer(CONNECT_TIMEOUT, Timer::Deadline { connection: id });
@@ -248,7 +250,7 @@ impl World {
         let id = self.next_connection;
         self.next_connection += 1;
         let (now, exporter) = (self.now, self.dice.key());
-        let ends = [None, Some(End::new(now, id, false, EARLY_ROOM, Algorithm::Reno))];
+        let ends = [None, Some(End::new(now, id, false, EARLY_ROOM, Algorithm::Reno.begin()))];
         self.connections.insert(id, Connection::new(carrier, ends, exporter, false, Some(true)));
         self.timer(CONNECT_TIMEOUT, Timer::Deadline { connection: id });
         self.end_up(id, Side::Cloud, false);
@@ -542,10 +544,10 @@ impl End {
         connection: usize,
         stream: bool,
         room: usize,
-        congestion: Algorithm,
+        control: Box<dyn Control>,
     ) -> Self {
         Self {
-            transport: Transport::new(now, connection, stream, room, congestion),
+            transport: Transport::new(now, connection, stream, room, control),
             key: None,
             confirmed: false,
             held: Vec::new(),

@@ -8,6 +8,7 @@ use polyrail_model::{Bitrate, Bytes};
 
 use super::trial::Course;
 use super::*;
+use crate::congestion::Algorithm;
 
 const fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)

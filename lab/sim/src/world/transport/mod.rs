@@ -27,11 +27,11 @@ use std::time::Instant;
 
 use polyrail_model::Unit;
 
-use crate::congestion::Algorithm;
+use crate::congestion::Control;
 pub use crate::congestion::SEGMENT;
 use receiver::Receiver;
 use sender::Sender;
-pub use trial::{Endless, endless, play};
+pub use trial::{Endless, State, endless, play};
 
 /// A packet on a link.
 #[derive(Clone, Debug)]
@@ -183,10 +183,10 @@ impl Transport {
         connection: usize,
         stream: bool,
         room_bound: usize,
-        algorithm: Algorithm,
+        control: Box<dyn Control>,
     ) -> Self {
         Self {
-            sender: Sender::new(now, connection, stream, room_bound, algorithm),
+            sender: Sender::new(now, connection, stream, room_bound, control),
             receiver: Receiver::new(stream),
         }
     }

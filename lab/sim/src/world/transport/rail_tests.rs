@@ -7,6 +7,7 @@ use polyrail_emulator::trials::{SAMPLE_EVERY, Sample, Trial};
 use polyrail_model::{Bitrate, Bytes};
 
 use super::*;
+use crate::congestion::Algorithm;
 
 const fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)

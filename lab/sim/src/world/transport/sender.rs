@@ -14,8 +14,9 @@ use polyrail_model::{Bitrate, Bytes, LinkSample, Unit};
 
 use super::round_trip::{RoundTrip, TIMEOUT_FIRST};
 use super::sequence::Sequence;
+use super::trial::State;
 use super::{Content, Message, Packet, PacketKind, SEGMENT, Segment};
-use crate::congestion::{Ack, Algorithm, Control, Flight, Loss, Phase};
+use crate::congestion::{Ack, Control, Flight, Loss, Phase};
 
 /// The sending half.
 #[derive(Debug)]
@@ -134,7 +135,7 @@ impl Sender {
         connection: usize,
         stream: bool,
         room_bound: usize,
-        algorithm: Algorithm,
+        control: Box<dyn Control>,
     ) -> Self {
         Self {
             connection,
@@ -154,7 +155,7 @@ impl Sender {
             next_serial: 0,
             next_order: 1,
             highest_order: 0,
-            congestion: algorithm.begin(),
+            congestion: control,
             in_flight: 0,
             phase: Phase::Open,
             recovery: 0,
@@ -581,6 +582,15 @@ impl Sender {
             rto_ms: self.timeout().as_secs_f64() * 1e3,
             resent: self.resent_packets,
             ..Sample::default()
+        }
+    }
+
+    /// The state of an endless flow.
+    pub(super) fn state(&self) -> State {
+        State {
+            in_flight: self.in_flight as u64,
+            window: self.congestion.window(),
+            estimate: self.congestion.estimate(),
         }
     }
 

@@ -8,6 +8,7 @@ use polyrail_model::Unit;
 
 use super::receiver::Receiver;
 use super::*;
+use crate::congestion::Algorithm;
 
 fn segment() -> Rc<Segment> {
     let content = Content::Frames(Unit::Control, vec![0; SEGMENT]);

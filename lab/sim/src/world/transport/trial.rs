@@ -10,7 +10,7 @@ use polyrail_emulator::trials::{FLOW_BEGINS, SAMPLE_EVERY, Sample, Trial};
 use polyrail_model::Unit;
 
 use super::{Content, Delivery, Packet, PacketKind, Transport};
-use crate::congestion::Algorithm;
+use crate::congestion::{Algorithm, Estimate};
 
 /// Plays a trial; the samples begin with the flow.
 pub fn play(trial: &Trial, algorithm: Algorithm, seed: u64) -> Vec<Sample> {
@@ -37,6 +37,19 @@ pub struct Endless {
     pub arrivals: Vec<(Duration, usize)>,
     /// The times at which packets sent only once were acknowledged, with their round-trip times.
     pub rtts: Vec<(Duration, Duration)>,
+    /// The sender every [`SAMPLE_EVERY`].
+    pub states: Vec<State>,
+}
+
+/// A sender at one instant.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct State {
+    /// Bytes in flight.
+    pub in_flight: u64,
+    /// The window in bytes.
+    pub window: u64,
+    /// The control's model of the path.
+    pub estimate: Option<Estimate>,
 }
 
 /// A download of endless data over these links (up, down).
@@ -51,8 +64,13 @@ pub fn endless(
     course.seen = Some(Endless::default());
     course.flowing = true;
     course.fill();
+    let mut states = Vec::new();
+    for number in 1..=(length.as_nanos() / SAMPLE_EVERY.as_nanos()) as u32 {
+        course.run(SAMPLE_EVERY * number);
+        states.push(course.server.sender.state());
+    }
     course.run(length);
-    course.seen.unwrap_or_default()
+    Endless { states, ..course.seen.unwrap_or_default() }
 }
 
 /// A running flow.
@@ -92,7 +110,7 @@ impl Course {
         let start = Instant::now();
         let [up, down] = links.clone();
         let born = start - age;
-        let end = || Transport::new(born, 0, true, unsent, algorithm);
+        let end = || Transport::new(born, 0, true, unsent, algorithm.begin());
         Self {
             start,
             now: start,
