@@ -462,3 +462,18 @@ fn path_whose_mtu_shrinks_keeps_most_of_its_rate() {
     println!("{small} {shrunk}");
     assert!(shrunk * 10 >= small * 7, "{shrunk} of {small} kB");
 }
+
+/// Bytes in flight are told from what `quiche` accepts. It accepts less, too, while the peer's
+/// credit is nearly used, every 8 MiB.
+#[test]
+fn rail_is_not_held_back_by_the_credit_of_the_peer() {
+    // 100 Mbit/s and 20 ms.
+    let rate = Some((12_500_000, 256 << 10));
+    let faults = Faults { rate, delay: Duration::from_millis(10), ..Faults::default() };
+    let options = SocketOptions { congestion: Some("rail".to_owned()), ..SocketOptions::default() };
+    let (mut world, _tap) = up_with(options, faults, 1);
+    pump(&mut world, [1, 0], Duration::from_millis(500));
+    let bytes = pump(&mut world, [1, 0], Duration::from_secs(3));
+    println!("{bytes} bytes in 3 s");
+    assert!(bytes > 18_000_000, "{bytes} of 37,500,000");
+}

@@ -124,7 +124,8 @@ fn unbound() -> BbrParams {
 
 /// Whether a connection that has sent nothing yet has [`Control::Rail`].
 pub(super) fn is_unbound(connection: &Connection) -> bool {
-    paths::active(connection).is_some_and(|path| path.cwnd >= UNBOUND_WINDOW)
+    let window = UNBOUND_PACKETS * quiche::MIN_CLIENT_INITIAL_LEN;
+    paths::active(connection).is_some_and(|path| path.cwnd >= window)
 }
 
 /// The second protocol that a gateway offers and the cloud never selects: it names the carrier, so
@@ -215,8 +216,11 @@ fn unknown(congestion: &str) -> IdentityError {
 
 /// The largest datagram: an Ethernet frame without the headers of IP and UDP.
 pub(super) fn payload_max(peer: SocketAddr) -> usize {
-    if peer.is_ipv4() { 1_472 } else { 1_452 }
+    if peer.is_ipv4() { LONGEST } else { LONGEST - 20 }
 }
+
+/// The longest datagram over IPv4.
+const LONGEST: usize = 1_472;
 
 /// The length of a client's connection ids: its socket has only one connection.
 pub(super) const CLIENT_CID_LENGTH: usize = 8;
@@ -228,14 +232,15 @@ pub(super) const RTT_UNKNOWN: Duration = Duration::from_millis(333);
 const BBR: &str = "bbr2_gcongestion";
 /// RFC 9002 7.2.
 const WINDOW_INITIAL: usize = 10;
-/// The window that does not bind, in packets of [`quiche::MIN_CLIENT_INITIAL_LEN`] bytes or more:
-/// half of [`FLOW_WINDOW`], so that a peer's credit does not bind either, and so that the free
-/// window, less the part in flight, can be told from the room of a stream.
-const UNBOUND_PACKETS: usize = UNBOUND_WINDOW / quiche::MIN_CLIENT_INITIAL_LEN + 1;
-pub(super) const UNBOUND_WINDOW: usize = 8 << 20;
-/// Streams accept a sixteenth of the free window at once: a number below the control stream's
-/// window, so that it shows the bytes in flight to 16 bytes.
-pub(super) const UNBOUND_PART: usize = 16;
+/// The window that does not bind: `quiche` counts it in packets, whose length the path MTU decides.
+/// It is a quarter of [`FLOW_WINDOW`] at most, because the peer renews its credit when half is
+/// used: the credit must not bind either, and the free window, not the credit, must be what the
+/// room of a stream shows.
+const UNBOUND_PACKETS: usize = UNBOUND_WINDOW / LONGEST;
+pub(super) const UNBOUND_WINDOW: usize = 4 << 20;
+/// Streams accept a quarter of the free window at once: a number below the control stream's window,
+/// so that it shows the bytes in flight.
+pub(super) const UNBOUND_PART: usize = 4;
 
 /// Far above the random loss of carriers at 350 km/h (0.21 and 1.35 %, POLYCORN 2), because it
 /// varies between rounds; half of the loss that TCP's bbr tolerates.

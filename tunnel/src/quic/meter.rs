@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use polyrail_model::{Bitrate, Bytes, LinkSample};
 use quiche::{Connection, Stats};
 
-use super::context;
+use super::context::{UNBOUND_PART, UNBOUND_WINDOW};
 use super::pacer::Pacer;
 use super::paths::active;
 
@@ -106,13 +106,14 @@ impl Meter {
         }
         // `quiche` has just computed its free window; a large value may be the stream's bound
         // instead.
-        let (known, part) = match self.pacer {
-            Some(_) => (ROOM_EARLIER + 1..usize::MAX, context::UNBOUND_PART),
-            None => (0..ROOM_KNOWN, 1),
-        };
         if let Ok(room) = connection.stream_capacity(control_stream)
-            && known.contains(&room)
             && let Some(path) = active(connection)
+            && let (known, part) = match self.pacer {
+                // After a timeout `quiche` sends beyond its window, and shows the peer's credit.
+                Some(_) => (ROOM_EARLIER + 1..path.cwnd / UNBOUND_PART + 1, UNBOUND_PART),
+                None => (0..ROOM_KNOWN, 1),
+            }
+            && known.contains(&room)
         {
             let in_flight = path.cwnd.saturating_sub(room * part);
             self.offset = self.difference(&stats) - in_flight as i64;
@@ -184,7 +185,7 @@ impl Meter {
         }
         self.flight_time = stats.bytes_in_flight_duration;
         let in_flight = (difference - self.offset).max(0) as usize;
-        let most = if self.pacer.is_some() { context::UNBOUND_WINDOW } else { self.window };
+        let most = if self.pacer.is_some() { UNBOUND_WINDOW } else { self.window };
         in_flight.min(most + WINDOW_EXCESS)
     }
 
