@@ -48,6 +48,8 @@ pub struct PathView {
     pub capacity: Option<Bitrate>,
     /// No progress for too long: do not use until it makes progress.
     pub stalled: bool,
+    /// How long the path has delivered nothing while data is in flight on it; zero if nothing is.
+    pub quiet: Duration,
     /// Use only if no other path is left.
     pub backup: bool,
     /// The predicted handover failure, if any.

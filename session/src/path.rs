@@ -132,6 +132,7 @@ impl Path {
             room: Bytes(self.room),
             outstanding: Bytes(self.stall.outstanding),
             stalled: self.hidden,
+            quiet: self.stall.quiet(now),
             backup: self.backup,
             ..self.link.view(now)
         }

@@ -45,6 +45,7 @@ pub fn paths(count: u64) -> Vec<PathView> {
         rate: Some(Bitrate::from_mbps(12.0 - id as f64)),
         capacity: Some(Bitrate::from_mbps(10.0 - id as f64)),
         stalled: false,
+        quiet: Duration::ZERO,
         backup: false,
         forecast: Some(Forecast { fails_in: ms(9_000), uncertainty: ms(240), permille: 60 }),
         look_ahead: LookAhead::default(),

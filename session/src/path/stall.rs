@@ -55,6 +55,12 @@ impl Stall {
         pinged_at.map(|at| self.progress_at.max(at))
     }
 
+    /// How long data has been in flight without progress; zero if none is.
+    pub fn quiet(&self, now: Instant) -> Duration {
+        let since = if self.outstanding > 0 { self.progress_at } else { now };
+        now.saturating_duration_since(since)
+    }
+
     /// How long a path may make no progress before it stalls: 3 srtt + 4 rttvar, from [`STALL_MIN`]
     /// to [`STALL_MAX`], and twice the time that the bytes in flight need at the path's rate, at
     /// most [`STALL_QUEUE_MAX`]. A superseded path only drains, so it must be acknowledged
@@ -96,11 +102,14 @@ mod tests {
         stall.sent(at(1_000), 600);
         stall.sent(at(1_100), 400);
         assert_eq!(stall.at(None, ms(300)), Some(at(1_300)));
+        assert_eq!(stall.quiet(at(1_200)), ms(200), "since the path was given data");
         assert!(!stall.progress(at(1_300)));
+        assert_eq!(stall.quiet(at(1_350)), ms(50), "since the progress");
         assert_eq!(stall.at(Some(at(1_400)), ms(300)), Some(at(1_600)), "since the progress");
         stall.stalled = true;
         assert!(stall.at(None, ms(300)).is_none() && stall.progress(at(1_700)));
         stall.settle(1_000);
+        assert_eq!(stall.quiet(at(1_800)), ms(0));
         assert_eq!(stall.at(None, ms(300)), None, "nothing waits");
         assert_eq!(stall.at(Some(at(2_000)), ms(300)), Some(at(2_300)), "the PONG is late");
     }

@@ -8,12 +8,13 @@ use polyrail_emulator::rail::{Course, Workload, fluids};
 use polyrail_emulator::record::{Machine, Run, VERSION};
 use polyrail_emulator::usage::{Bins, Carriers as Links, EDGES};
 
-use super::metrics::mean;
+use super::metrics::{mean, quantile};
 use super::rail::play::{Played, play};
 use super::runs::{caught, parallel};
 use super::table::Table;
 use super::{Contestant, Engine, Tunnels};
 use crate::congestion::Algorithm;
+use crate::world::{CopyKind, CopyTally};
 
 /// What to compare.
 #[derive(clap::Args, Debug)]
@@ -117,6 +118,12 @@ struct Sum {
     shares: BTreeMap<u64, Vec<[f64; 2]>>,
     messages: Vec<f64>,
     queues: Vec<f64>,
+    /// Bytes of new data, and copies.
+    new: u64,
+    copies: BTreeMap<CopyKind, CopyTally>,
+    /// Times of completion over those of the split bound. A user who gives up would have waited in
+    /// proportion to the missing bytes.
+    slowness: Vec<f64>,
     price: Vec<f64>,
     bins: Bins,
 }
@@ -138,11 +145,19 @@ impl Sum {
                 u64::MAX => [seen.received as f64, plan.volume(&fluids)],
                 bytes => [seen.goodput(), bytes as f64 * 8e-6 / plan.bound(&fluids).split],
             };
+            if plan.bytes != u64::MAX {
+                let part = seen.received.max(1) as f64 / plan.bytes as f64;
+                self.slowness.push(seen.took_s / part / plan.bound(&fluids).split);
+            }
             self.shares.entry(plan.bytes).or_default().push(share);
         }
         let ends = |message: &Option<f64>| message.unwrap_or(course.length().as_secs_f64());
         self.messages.extend(played.messages.iter().map(ends));
         self.queues.push(played.queue_s);
+        self.new += played.copies.0;
+        for (kind, tally) in &played.copies.1 {
+            self.copies.entry(*kind).or_default().add(tally);
+        }
         let carried =
             |way: usize| -> u64 { played.carriers.iter().map(|it| it.offered[way]).sum() };
         let way = usize::from(payload[1] > payload[0]);
@@ -179,6 +194,19 @@ impl Sum {
         }
         list.push(("5 queue, ms".into(), mean(&self.queues) * 1e3));
         list.push(("6 bytes / payload".into(), mean(&self.price)));
+        if !self.slowness.is_empty() {
+            list.push(("6 time / bound, mean".into(), mean(&self.slowness)));
+            list.push(("6 time / bound, p95".into(), quantile(&self.slowness, 0.95)));
+        }
+        for kind in [CopyKind::Together, CopyKind::Tail, CopyKind::Head] {
+            let tally = self.copies.get(&kind).cloned().unwrap_or_default();
+            let name = |what: &str| format!("8 copies, {kind:?}: {what}");
+            let (new, sent) = (self.new.max(1) as f64, tally.sent as f64);
+            list.push((name("of new data"), sent / new));
+            list.push((name("arrived twice, of new data"), tally.twice as f64 / new));
+            list.push((name("won"), tally.won as f64 / sent));
+            list.push((name("late, median ms"), quantile(&tally.late_s, 0.5) * 1e3));
+        }
         for (bin, (share, _)) in self.bins.table().iter().enumerate() {
             let edge = EDGES.get(bin).map_or("more".to_owned(), |edge| format!("{edge:.2}"));
             list.push((format!("7 used, before < {edge}"), *share));

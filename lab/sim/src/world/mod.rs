@@ -13,6 +13,7 @@
 
 mod arrivals;
 pub mod content;
+mod copies;
 mod coverage;
 mod flows;
 mod messages;
@@ -34,6 +35,7 @@ use polyrail_session::Settings;
 use crate::congestion::Coupling;
 use crate::dice::Dice;
 pub use arrivals::{Arrivals, Waits};
+pub use copies::{CopyKind, CopyTally};
 pub use coverage::Coverage;
 pub use flows::{Dial, Flow, FlowNo, Leg, LegState, Reader};
 use node::Node;
@@ -130,6 +132,8 @@ pub struct World {
     forecasts: Vec<(usize, Option<LinkForecast>)>,
     /// Arrivals at the gateway, if they are watched.
     arrivals: Option<Arrivals>,
+    /// Runs sent by the cloud, if they are watched.
+    copies: Option<copies::Copies>,
 }
 
 /// Events that may end a session.
@@ -185,6 +189,7 @@ impl World {
             steps: 0,
             forecasts: Vec::new(),
             arrivals: None,
+            copies: None,
         };
         for carrier in 0..world.carriers.len() {
             world.timer(Duration::ZERO, Timer::Connect { carrier });
@@ -226,6 +231,16 @@ impl World {
     /// The arrivals since then.
     pub fn arrivals(&self) -> Option<&Arrivals> {
         self.arrivals.as_ref()
+    }
+
+    /// Watches all runs that the cloud sends from now on.
+    pub fn watch_copies(&mut self) {
+        self.copies = Some(copies::Copies::default());
+    }
+
+    /// The bytes of new data sent by the cloud since then, and its copies.
+    pub fn copies(&self) -> (u64, BTreeMap<CopyKind, CopyTally>) {
+        self.copies.as_ref().map(copies::Copies::tally).unwrap_or_default()
     }
 
     /// Lets this much time pass.

@@ -10,6 +10,7 @@ use polyrail_session::{
     Endpoint, Event, FlowKey, Outlet, PathReport, PathStatus, Settings, Status, TunnelKey,
 };
 
+use super::copies::Copies;
 use super::tunnels::{Carrier, Connection};
 use super::{FlowNo, Side, Tap, Verbosity, World};
 use crate::dice::Dice;
@@ -59,6 +60,8 @@ struct Wire<'a> {
     tap: &'a mut Tap,
     sent: Vec<(TunnelKey, usize)>,
     withdrawn: u64,
+    /// The runs of the cloud, if they are watched.
+    copies: Option<&'a mut Copies>,
     /// Frames in words, if they are printed.
     words: Option<Vec<String>>,
 }
@@ -71,6 +74,9 @@ impl Outlet for Wire<'_> {
         self.sent.push((tunnel, frames.len()));
         if let Some(words) = &mut self.words {
             words.push(format!("on {}: {}", tunnel.0, super::tap::in_words(frames)));
+        }
+        if let (Some(copies), Some(&id)) = (&mut self.copies, self.tunnels.get(&tunnel)) {
+            copies.sent(id, unit, frames);
         }
         let connection = self.tunnels.get(&tunnel).and_then(|id| self.connections.get_mut(id));
         let Some(connection) = connection else {
@@ -184,6 +190,7 @@ impl World {
             tap: &mut node.tap,
             sent: Vec::new(),
             withdrawn: 0,
+            copies: self.copies.as_mut().filter(|_| side == Side::Cloud),
             words: (self.trace.verbosity() == Verbosity::Everything).then(Vec::new),
         };
         node.endpoint.transmit(now, &mut wire);

@@ -421,6 +421,11 @@ impl World {
         {
             arrivals.see(self.now, connection, bytes);
         }
+        if let Some(copies) = self.copies.as_mut().filter(|_| side == Side::Gateway)
+            && let Some(&connection) = node.tunnels.get(&key)
+        {
+            copies.arrived(self.now, connection, bytes);
+        }
         node.endpoint.receive(self.now, key, bytes);
         node.dirty = true;
     }

@@ -1,5 +1,6 @@
 //! One run of the rail bench in virtual time: the same trip, transfers and messages.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -9,7 +10,7 @@ use polyrail_session::ResetReason;
 
 use crate::sim::messaging::{Chat, arrived};
 use crate::sim::{Contestant, world};
-use crate::world::{Dial, FlowNo, Side, World};
+use crate::world::{CopyKind, CopyTally, Dial, FlowNo, Side, World};
 
 /// The simulated counterpart of a run, in the same order.
 #[derive(Debug)]
@@ -20,6 +21,8 @@ pub(crate) struct Played {
     pub(crate) carriers: Vec<CarrierRun>,
     /// The mean time that a packet waits in a carrier's downlink, over samples with a queue.
     pub(crate) queue_s: f64,
+    /// Bytes of new data that the cloud sent, and its copies.
+    pub(crate) copies: (u64, BTreeMap<CopyKind, CopyTally>),
 }
 
 /// Plays the trip and the load of the run with this number.
@@ -39,7 +42,8 @@ pub(crate) fn play(
     let seed = (course.seed << 8) | u64::from(repeat);
     let trip = Trip { seed, ..course.trip(&course.route()?)? };
     let messages = course.messages(workload);
-    let world = world(&trip, contestant);
+    let mut world = world(&trip, contestant);
+    world.watch_copies();
     let mut player = Player {
         loads: course.transfers(workload).into_iter().map(Load::new).collect(),
         chats: Vec::new(),
@@ -72,6 +76,7 @@ pub(crate) fn play(
         messages: messages.iter().map(round).map(|it| it.map(|it| it.round)).collect(),
         transfers: player.loads.into_iter().map(|load| load.result).collect(),
         queue_s: player.gauges.queue_s(),
+        copies: player.world.copies(),
         carriers: player.gauges.carriers,
     })
 }
