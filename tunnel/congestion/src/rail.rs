@@ -179,11 +179,11 @@ impl Rail {
             self.on_rtt(ack.now, rtt);
         }
         let least = self.rtt_least().unwrap_or(RTT_UNKNOWN);
-        if let Some(seen) = self.flight.on_acked(ack.now, ack.acked, ack.in_flight, least) {
-            if !seen.limited || self.rate().is_some_and(|known| seen.rate > known) {
-                self.rates.add(ack.now, seen.rate);
-                self.rates.expire(ack.now, RATE_PERIOD.max(least * 2));
-            }
+        if let Some(seen) = self.flight.on_acked(ack.now, ack.acked, ack.in_flight, least)
+            && (!seen.limited || self.rate().is_some_and(|known| seen.rate > known))
+        {
+            self.rates.add(ack.now, seen.rate);
+            self.rates.expire(ack.now, RATE_PERIOD.max(least * 2));
         }
         if self.round.began.is_none() || ack.acked >= self.round.end {
             self.on_round(ack);
