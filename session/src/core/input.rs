@@ -100,7 +100,7 @@ impl Session {
         if self.role == NodeRole::Gateway {
             return Err(Violation("an OPEN from the cloud"));
         }
-        let Some(id) = self.ensure_flow(now, open.flow)? else { return Ok(()) };
+        let Some(id) = self.ensure_flow(now, open.flow, true)? else { return Ok(()) };
         let key = self.flow_key(id);
         if let Some(flow) = self.flows.get_mut(id)
             && flow.destination.is_none()
@@ -126,9 +126,14 @@ impl Session {
         self.on_run(now, slot, open.flow, &run, open.sent_us)
     }
 
-    /// The open flow with this number. An unknown flow is created without a destination; for an
-    /// ended flow, its end is due again.
-    fn ensure_flow(&mut self, now: Instant, number: FlowId) -> Result<Option<FlowId>, Violation> {
+    /// The open flow with this number. An unknown flow is created without a destination, which
+    /// follows if the frame `opens` it; for an ended flow, its end is due again.
+    fn ensure_flow(
+        &mut self,
+        now: Instant,
+        number: FlowId,
+        opens: bool,
+    ) -> Result<Option<FlowId>, Violation> {
         if let Some(id) = self.flows.numbered(number) {
             return Ok(Some(id));
         }
@@ -139,7 +144,7 @@ impl Session {
         if self.flows.len() >= self.settings.flows_max + FLOWS_REFUSED_MAX {
             return Err(Violation("more flows than the bound"));
         }
-        if self.flows.unopened() >= FLOWS_UNOPENED_MAX {
+        if !opens && self.flows.unopened() >= FLOWS_UNOPENED_MAX {
             return Err(Violation("more flows without an OPEN than the bound"));
         }
         self.see(number)?;
@@ -174,7 +179,7 @@ impl Session {
             path.pings.on_received(now, bytes, self.role == NodeRole::Gateway);
             path.id
         });
-        let Some(id) = self.ensure_flow(now, number)? else {
+        let Some(id) = self.ensure_flow(now, number, false)? else {
             return self.count_ended(number, run.end());
         };
         let open = self.flows.len();
@@ -337,7 +342,7 @@ impl Session {
         if self.flows.numbered(number).is_none() && !overtook {
             return self.on_reset_of_ended(reset);
         }
-        let Some(id) = self.ensure_flow(now, number)? else { return Ok(()) };
+        let Some(id) = self.ensure_flow(now, number, false)? else { return Ok(()) };
         let open = self.flows.len();
         let Some(flow) = self.flows.get_mut(id) else { return Ok(()) };
         let more = reset.last.saturating_sub(flow.recv.highest);

@@ -21,6 +21,8 @@ pub struct Rail {
     flight: Flight,
     /// Recent delivery rates in bytes per second.
     rates: Extreme<f64>,
+    /// When the path last showed a rate.
+    rate_at: Option<Instant>,
     /// Round-trip times of the last seconds, and of the last part of a round.
     rtts: Extreme<Duration>,
     rtts_new: Extreme<Duration>,
@@ -98,6 +100,7 @@ impl Rail {
         Self {
             flight: Flight::new(now),
             rates: Extreme::greatest(),
+            rate_at: None,
             rtts: Extreme::least(),
             rtts_new: Extreme::least(),
             srtt: None,
@@ -133,9 +136,8 @@ impl Rail {
 
     /// What the next connection can start from; `None` before the first measurement.
     pub fn knowledge(&self) -> Option<Knowledge> {
-        let (at, rate) = self.rates.get()?;
-        let rate = Bitrate::from_bytes_per_second(rate as u64);
-        Some(Knowledge { rate, rtt: self.rtt_least()?, at })
+        let rate = Bitrate::from_bytes_per_second(self.rate()? as u64);
+        Some(Knowledge { rate, rtt: self.rtt_least()?, at: self.rate_at? })
     }
 
     /// Bytes are sent; `in_flight` are those before it.
@@ -183,6 +185,7 @@ impl Rail {
             && (!seen.limited || self.rate().is_some_and(|known| seen.rate > known))
         {
             self.rates.add(ack.now, seen.rate);
+            self.rate_at = Some(ack.now);
             self.rates.expire(ack.now, RATE_PERIOD.max(least * 2));
         }
         if self.round.began.is_none() || ack.acked >= self.round.end {

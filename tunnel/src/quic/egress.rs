@@ -49,6 +49,8 @@ pub(super) struct Egress {
     resent: u64,
     /// The longest datagram; `quiche` forgets the MTU when the peer's address changes.
     datagram_max: usize,
+    /// Whether `quiche` had nothing to send when it was last asked, and was given nothing since.
+    drained: bool,
     /// Acknowledgements that wait.
     pub(super) acks: Acks,
     /// Refusals by the peer's host since the last datagram from it.
@@ -191,16 +193,18 @@ impl Egress {
 
     /// Until when nothing leaves, because only an acknowledgement is due.
     fn ack_due(&self, flow: &Flow<'_>, now: Instant) -> Option<Instant> {
-        let alone = flow.open && self.held == 0 && flow.outbox.waiting() == 0;
+        let alone = flow.open && self.drained && flow.outbox.waiting() == 0;
         alone.then(|| self.acks.wait(now, flow.meter.srtt()))?
     }
 
     /// Gives `quiche` all control, which has priority there, too, and data while it holds little.
     fn feed(&mut self, flow: &mut Flow<'_>) -> Result<(), Error> {
+        let before = self.held;
         self.held += flow.outbox.give_control(flow.connection)?;
         if self.held < HELD_MIN {
             self.held += flow.outbox.give_data(flow.connection)?;
         }
+        self.drained &= self.held == before;
         Ok(())
     }
 
@@ -238,6 +242,7 @@ impl Egress {
         now: Instant,
     ) -> Result<bool, Stop> {
         self.looked_at = Some(now);
+        self.drained = false;
         self.acks.on_asked();
         let space = &mut self.buffer[self.end..self.end + longest];
         let (length, info) = match flow.connection.send(space) {
@@ -297,6 +302,7 @@ impl Egress {
         if is_full && !self.is_stuck(flow, now) {
             return false;
         }
+        self.drained = true;
         let was_held = std::mem::take(&mut self.held);
         if flow.outbox.waiting() == 0 {
             flow.meter.on_idle(flow.connection, now);

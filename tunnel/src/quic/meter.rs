@@ -110,7 +110,7 @@ impl Meter {
             && let Some(path) = active(connection)
             && let (known, part) = match self.pacer {
                 // After a timeout `quiche` sends beyond its window, and shows the peer's credit.
-                Some(_) => (ROOM_EARLIER + 1..path.cwnd / UNBOUND_PART + 1, UNBOUND_PART),
+                Some(_) => (ROOM_EARLIER + 1..path.cwnd.div_ceil(UNBOUND_PART) + 1, UNBOUND_PART),
                 None => (0..ROOM_KNOWN, 1),
             }
             && known.contains(&room)

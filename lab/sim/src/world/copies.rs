@@ -121,3 +121,38 @@ impl Copies {
         (new, tallies)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn copy_wins_if_it_arrives_before_its_original() {
+        let start = Instant::now();
+        let sent = |range: [u64; 2], kind, ms: Option<u64>| {
+            let arrived = ms.map(|ms| start + Duration::from_millis(ms));
+            let [start, end] = range;
+            Sent { start, end, fin: false, connection: 0, tag: 0, arrived, kind }
+        };
+        let tail = Some(CopyKind::Tail);
+        let list = vec![
+            sent([0, 1_000], None, Some(100)),
+            sent([1_000, 1_500], None, None),
+            // 30 ms late, 20 ms early, without an original, and withdrawn.
+            sent([0, 600], tail, Some(130)),
+            sent([600, 1_000], tail, Some(80)),
+            sent([1_000, 1_500], tail, Some(90)),
+            sent([1_000, 1_500], Some(CopyKind::Head), None),
+        ];
+        let copies = Copies { flows: [(FlowId(1), list)].into(), ..Copies::default() };
+        let (new, tallies) = copies.tally();
+        assert_eq!(new, 1_500);
+        let tally = &tallies[&CopyKind::Tail];
+        assert_eq!((tally.sent, tally.twice, tally.won), (1_500, 1_000, 900));
+        assert_eq!(tally.late_s, [0.03, -0.02]);
+        let head = &tallies[&CopyKind::Head];
+        assert_eq!((head.sent, head.twice, head.won), (500, 0, 0));
+    }
+}

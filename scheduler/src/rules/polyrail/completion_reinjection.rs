@@ -15,8 +15,8 @@
 //! those sent after 40 to 80 ms. A `hedge` below 1 saves duplicates that would rarely arrive first,
 //! because most originals arrive while their duplicate is under way.
 //!
-//! The budget: all duplicates, of any rule, are at most `budget` of the new data plus `burst`
-//! bytes.
+//! The budget: duplicates take at most `budget` of the new data plus `burst` bytes. Those of other
+//! rules count, too, but leave no debt, because they belong to failures, whose tails need this rule.
 
 use std::time::{Duration, Instant};
 
@@ -96,7 +96,7 @@ impl Handler for CompletionReinjection {
         let Note::Sent { bytes, copy, .. } = *note else { return };
         let bytes = bytes as f64;
         self.left = match copy {
-            true => (self.left - bytes).max(-self.burst),
+            true => (self.left - bytes).max(0.0),
             false => (self.left + bytes * self.budget).min(self.burst),
         };
     }

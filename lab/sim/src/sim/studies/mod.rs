@@ -1,5 +1,5 @@
-//! Two studies of the papers on the simulated rail: BBR+ ([`plus`], Wang et al., MobiCom 2019), and
-//! MPTCP's coupled congestion control ([`coupled`], Li et al., on subflow degradation).
+//! Two studies of the papers on the simulated rail: BBR+ (`plus`, Wang et al., MobiCom 2019), and
+//! MPTCP's coupled congestion control (`coupled`, Li et al., on subflow degradation).
 
 mod coupled;
 mod picture;
