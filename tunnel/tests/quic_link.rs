@@ -463,8 +463,8 @@ fn path_whose_mtu_shrinks_keeps_most_of_its_rate() {
     assert!(shrunk * 10 >= small * 7, "{shrunk} of {small} kB");
 }
 
-/// Bytes in flight are told from what `quiche` accepts. It accepts less, too, while the peer's
-/// credit is nearly used, every 8 MiB.
+/// The meter derives the bytes in flight from the room that `quiche` offers. The room also shrinks
+/// while the peer's credit is nearly used, every 8 MiB.
 #[test]
 fn rail_is_not_held_back_by_the_credit_of_the_peer() {
     // 100 Mbit/s and 20 ms.

@@ -1,4 +1,4 @@
-//! Thins acknowledgements: one that is due alone waits for further packets.
+//! Thins acknowledgements: an acknowledgement without data or control waits for further packets.
 //!
 //! `quiche` has no timer for acknowledgements and writes one into each packet that it is asked for,
 //! so a receiver would answer each batch of datagrams with about 74 bytes. On an uplink of
