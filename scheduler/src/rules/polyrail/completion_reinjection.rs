@@ -16,7 +16,7 @@
 //! because most originals arrive while their duplicate is under way.
 //!
 //! The budget: duplicates take at most `budget` of the new data plus `burst` bytes. Those of other
-//! rules count, too, but leave no debt, because they belong to failures, whose tails need this rule.
+//! rules count, too, but leave no debt: they belong to failures, whose tails need this rule.
 
 use std::time::{Duration, Instant};
 
