@@ -27,6 +27,10 @@ pub const KEEPALIVE: Duration = Duration::from_secs(60);
 /// How long a leg's peer may leave data unacknowledged (`TCP_USER_TIMEOUT`).
 pub const USER_TIMEOUT: Duration = Duration::from_secs(120);
 
+/// Bytes that a leg's kernel takes before it can send them (`TCP_NOTSENT_LOWAT`): a reader that is
+/// fast and then stops leaves no more behind than this and what is in flight.
+pub const UNSENT_MAX: u32 = 128 * 1024;
+
 /// The maximum number of bytes that one leg moves in each direction in its turn.
 pub const LEG_BYTES: usize = 128 * 1024;
 
@@ -256,6 +260,7 @@ fn set_options(socket: &SockRef<'_>) -> io::Result<()> {
     socket.set_tcp_nodelay(true)?;
     socket.set_out_of_band_inline(true)?;
     socket.set_tcp_user_timeout(Some(USER_TIMEOUT))?;
+    socket.set_tcp_notsent_lowat(UNSENT_MAX)?;
     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
     socket.set_tcp_keepalive(&keepalive)
 }

@@ -15,6 +15,7 @@ mod train;
 mod unread;
 
 use std::net::IpAddr;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
@@ -70,13 +71,24 @@ fn address(number: u8) -> IpAddr {
     IpAddr::from([10, 71, 0, number])
 }
 
-/// Fails unless both daemons have at least this many users' connections: else the attack that
-/// holds them shows nothing.
+/// Waits until both daemons have at least this many users' connections: else the attack that holds
+/// them shows nothing. The cloud connects later than the gateway accepts, and again after a second
+/// where a busy server drops its SYN.
 fn ensure_held(world: &World, least: usize) -> Result<()> {
     for side in [Side::Gateway, Side::Cloud] {
-        let status = admin::get(&side.admin_socket(&world.lab), "/v1/status")?;
-        let legs = status["legs"].as_u64().unwrap_or(0);
-        ensure!(legs >= least as u64, "the {} has {legs} connections of {least}", side.name());
+        let deadline = Instant::now() + HELD_LIMIT;
+        loop {
+            let status = admin::get(&side.admin_socket(&world.lab), "/v1/status")?;
+            let legs = status["legs"].as_u64().unwrap_or(0);
+            if legs >= least as u64 {
+                break;
+            }
+            let name = side.name();
+            ensure!(Instant::now() < deadline, "the {name} has {legs} connections of {least}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
     }
     Ok(())
 }
+
+const HELD_LIMIT: Duration = Duration::from_secs(15);

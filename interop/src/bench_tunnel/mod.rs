@@ -5,12 +5,14 @@
 mod black_hole;
 mod blackout;
 mod blocking;
+mod competition;
 mod congestion;
 mod establish;
 mod goodput;
 mod policed;
 mod resent;
 mod unlimited;
+mod uplink;
 mod worlds;
 
 use anyhow::Result;
@@ -33,6 +35,8 @@ pub const SUITE: Suite = Suite {
         ("resent", resent::run),
         ("blackout", blackout::run),
         ("black_hole", black_hole::run),
+        ("uplink", uplink::run),
+        ("competition", competition::run),
         ("unlimited", unlimited::run),
     ],
 };

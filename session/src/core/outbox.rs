@@ -10,7 +10,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use polyrail_model::{FlowId, NodeRole, PathId};
+use polyrail_model::{Bitrate, FlowId, NodeRole, PathId};
 
 use super::flow_control::FlowControl;
 use super::flows::{FlowOutcome, Flows};
@@ -344,8 +344,8 @@ fn reset_of(number: FlowId, flow: &Flow) -> Option<Reset> {
     Some(Reset { flow: number, answer, reason, last: flow.send.next, after })
 }
 
-/// Control frames take at most [`ACK_UPLINK_SHARE`] of the uplink, if its rate is known; beyond,
-/// they wait for at most [`ACK_DELAY_MAX`].
+/// Control frames take at most [`ACK_UPLINK_SHARE`] of the uplink, at an unknown rate of
+/// [`UPLINK_UNKNOWN`]; beyond, they wait for at most [`ACK_DELAY_MAX`].
 #[derive(Debug)]
 struct AckBudget {
     tokens: f64,
@@ -359,11 +359,9 @@ impl AckBudget {
         let age = now.saturating_duration_since(self.at).as_secs_f64();
         self.at = now;
         let rates = paths.iter().filter_map(|path| path.link.proven_rate);
-        let uplink: u64 = rates.map(|rate| rate.as_bps() / 8).sum();
-        if uplink == 0 {
-            self.tokens = ACK_BURST;
-        }
-        let earned = uplink as f64 * ACK_UPLINK_SHARE * age;
+        let proven: u64 = rates.map(Bitrate::as_bps).sum();
+        let uplink = if proven > 0 { proven } else { UPLINK_UNKNOWN.as_bps() };
+        let earned = uplink as f64 / 8.0 * ACK_UPLINK_SHARE * age;
         self.tokens = (self.tokens + earned).clamp(-ACK_BURST, ACK_BURST);
         let until = *self.blocked_until.get_or_insert(now + ACK_DELAY_MAX);
         let permitted = self.tokens > 0.0 || !due || now >= until;
@@ -382,6 +380,9 @@ impl AckBudget {
 const FRAME_MAX: usize = 1_024;
 /// An acknowledgement that becomes due this shortly after another is sent with it.
 const ACK_SLACK: Duration = Duration::from_millis(2);
+/// The least that a carrier usually has. A gateway that only acknowledges never fills its uplink, so
+/// it may not learn the rate.
+const UPLINK_UNKNOWN: Bitrate = Bitrate::from_bps(1_000_000);
 /// Bytes of acknowledgements that may be sent at once.
 const ACK_BURST: f64 = 16.0 * 1024.0;
 /// PONGs that may be due; only a misbehaving peer causes more.
@@ -423,15 +424,17 @@ mod tests {
     #[test]
     fn acknowledgements_beyond_their_budget_wait_for_a_bounded_time() {
         let now = base();
-        let mut budget = AckBudget { tokens: -1.0, at: now, blocked_until: None };
+        let mut budget = AckBudget { tokens: ACK_BURST, at: now, blocked_until: None };
         let paths = Paths::new(now);
-        // Without a known rate there is no limit.
-        assert!(budget.permits(now, &paths, true));
-        budget.charge(100_000);
-        budget.blocked_until = Some(now);
-        assert!(
-            budget.permits(now + ACK_DELAY_MAX, &paths, true) && budget.blocked_until.is_none()
-        );
+        let mut sent = 0;
+        for ms in 0..2_000 {
+            if budget.permits(now + Duration::from_millis(ms), &paths, true) {
+                budget.charge(500);
+                sent += 1;
+            }
+        }
+        // The burst, 3 % of 1 Mbit/s (3,750 bytes a second), and one every 50 ms.
+        assert!((32 + 15..=33 + 15 + 40).contains(&sent), "{sent} frames of 500 bytes in 2 s");
     }
 
     #[test]

@@ -278,6 +278,11 @@ impl Endpoint {
             if current.is_some_and(|current| instances::is_earlier(instance, current)) {
                 return Err((RejectCode::Superseded, "the process has begun a later session"));
             }
+        }
+        if !self.instances.may_begin(now, peer) {
+            return Err((RejectCode::Overload, "too many new sessions of this certificate"));
+        }
+        if let Some(&key) = self.by_peer.get(peer) {
             self.end_session(now, key, "a new process of the gateway has taken over", None);
         }
         if self.sessions.len() >= SESSIONS_MAX {

@@ -20,10 +20,15 @@ struct Seen {
     /// The newest last.
     processes: VecDeque<([u8; PROCESS], Instant)>,
     reported_at: Option<Instant>,
+    /// New sessions that are allowed now, and when they were counted.
+    allowed: Option<(f64, Instant)>,
 }
 
 /// The leading bytes of an instance identify the process; the rest counts its sessions.
 const PROCESS: usize = 12;
+/// New sessions of a certificate at once; then one a second, as a gateway that restarts for ever
+/// needs.
+const SESSIONS_AT_ONCE: f64 = 10.0;
 /// Two processes must be seen over this time before a report: a restart takes less.
 const ALIVE_FOR: Duration = Duration::from_secs(10);
 
@@ -58,6 +63,17 @@ impl Instances {
         }
         long && !reported
     }
+
+    /// Whether this certificate may begin a session now. Each replaces the one before, and costs
+    /// others log lines and turns of LinkDB.
+    pub fn may_begin(&mut self, now: Instant, peer: &Identity) -> bool {
+        let seen = self.by_peer.entry(peer.clone()).or_default();
+        let (allowed, at) = seen.allowed.unwrap_or((SESSIONS_AT_ONCE, now));
+        let earned = now.saturating_duration_since(at).as_secs_f64();
+        let allowed = (allowed + earned).min(SESSIONS_AT_ONCE);
+        seen.allowed = Some((allowed - if allowed >= 1.0 { 1.0 } else { 0.0 }, now));
+        allowed >= 1.0
+    }
 }
 
 #[cfg(test)]
@@ -75,6 +91,21 @@ mod tests {
         assert!(!is_earlier(id(1, 4), id(1, 4)));
         assert!(!is_earlier(id(1, 5), id(1, 4)));
         assert!(!is_earlier(id(2, 3), id(1, 4)));
+    }
+
+    #[test]
+    fn sessions_of_a_certificate_begin_once_a_second() {
+        #[allow(clippy::disallowed_methods)] // a base for the clock of this test
+        let start = Instant::now();
+        let [peer, other] = ["train-7", "train-8"].map(|name| Identity::new(name).unwrap());
+        let mut instances = Instances::default();
+        let begun = |instances: &mut Instances, peer: &Identity, until: u64| {
+            let tries = (0..until).map(|ms| start + Duration::from_millis(ms));
+            tries.filter(|at| instances.may_begin(*at, peer)).count()
+        };
+        assert_eq!(begun(&mut instances, &peer, 1), 1);
+        assert!((18..=19).contains(&begun(&mut instances, &peer, 10_000)), "9 more, 1 a second");
+        assert_eq!(begun(&mut instances, &other, 20), 10, "another gateway is not affected");
     }
 
     #[test]

@@ -66,7 +66,7 @@ pub struct Knowledge {
     pub at: Instant,
 }
 
-/// A round trip: it ends when a byte sent after its begin is acknowledged.
+/// A round trip: it ends when a byte sent after its begin is acknowledged or lost.
 #[derive(Clone, Copy, Debug, Default)]
 struct Round {
     end: u64,
@@ -188,7 +188,7 @@ impl Rail {
             self.rate_at = Some(ack.now);
             self.rates.expire(ack.now, RATE_PERIOD.max(least * 2));
         }
-        if self.round.began.is_none() || ack.acked >= self.round.end {
+        if self.round.began.is_none() || ack.acked + ack.lost >= self.round.end {
             self.on_round(ack);
         }
         self.look_at_queue(ack);
@@ -228,7 +228,7 @@ impl Rail {
             _ => None,
         };
         self.round = Round {
-            end: ack.acked + ack.in_flight.max(1),
+            end: ack.acked + ack.lost + ack.in_flight.max(1),
             acked: ack.acked,
             lost: ack.lost,
             began: Some(ack.now),
@@ -346,7 +346,7 @@ const LOSS_MAX: f64 = 0.1;
 const LOSS_LEAST: u64 = 3 * PACKET;
 /// For so many rounds the rate stays at what the path delivered. The probe behind them costs two
 /// rounds of up to half of their packets.
-const CEILING_ROUNDS: u32 = 16;
+const CEILING_ROUNDS: u32 = 24;
 /// Knowledge is valid for so long (RFC 9959 leaves this to the path's kind).
 const KNOWN_FOR: Duration = Duration::from_secs(60);
 /// Shorter times are the clock's error.
@@ -363,6 +363,8 @@ const WINDOW_SLACK: u64 = 4 * PACKET;
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn base() -> Instant {
@@ -379,8 +381,9 @@ mod tests {
     struct Link {
         rail: Rail,
         now: Instant,
-        /// Packets in flight: when they are acknowledged, and when they were sent.
-        flight: std::collections::VecDeque<(Instant, Instant)>,
+        /// Packets in flight: when they are acknowledged or found lost, when they were sent, and
+        /// whether they are lost.
+        flight: std::collections::VecDeque<(Instant, Instant, bool)>,
         free_at: Instant,
         next_at: Instant,
         acked: u64,
@@ -405,23 +408,22 @@ mod tests {
 
         fn step(&mut self) {
             self.now += ms(1);
-            while let Some((_, sent)) = self.flight.pop_front_if(|packet| packet.0 <= self.now) {
-                self.acked += PACKET;
+            while let Some((_, sent, is_lost)) = self.flight.pop_front_if(|one| one.0 <= self.now) {
+                *if is_lost { &mut self.lost } else { &mut self.acked } += PACKET;
                 let (acked, lost, in_flight) = (self.acked, self.lost, self.in_flight());
-                let rtt = Some(self.now - sent);
+                let rtt = Some(self.now - sent).filter(|_| !is_lost);
                 self.rail.on_acked(&Acked { now: self.now, acked, lost, in_flight, rtt });
             }
             while self.in_flight() + PACKET <= self.rail.window().0 && self.next_at <= self.now {
                 self.rail.on_sent(self.now, PACKET, self.in_flight());
                 let pace = self.rail.pacing().and_then(|rate| rate.time_for(Bytes(PACKET)));
                 self.next_at = self.next_at.max(self.now - ms(1)) + pace.unwrap_or_default();
-                if self.free_at.saturating_duration_since(self.now) > self.longest {
-                    self.lost += PACKET;
-                    continue;
+                let is_lost = self.free_at.saturating_duration_since(self.now) > self.longest;
+                if !is_lost {
+                    let serving = Duration::from_nanos(PACKET * 1_000_000 / self.per_ms);
+                    self.free_at = self.free_at.max(self.now) + serving;
                 }
-                let serving = Duration::from_nanos(PACKET * 1_000_000 / self.per_ms);
-                self.free_at = self.free_at.max(self.now) + serving;
-                self.flight.push_back((self.free_at + self.delay, self.now));
+                self.flight.push_back((self.free_at + self.delay, self.now, is_lost));
             }
         }
 
@@ -501,6 +503,47 @@ mod tests {
             }
             let rate = link.rail.rate().map_or(0.0, |rate| rate * 8e-6);
             assert!(rate >= wanted && rate < wanted + 15.0, "{rate} Mbit/s, {wanted} at {delay:?}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+
+        #[test]
+        fn two_seconds_never_bring_less_than_a_tenth_of_the_rate(
+            steps in prop::collection::vec((100_u64..6_000, 5_u64..150, 1_000_u64..6_000), 1..5),
+            longest in 20_u64..2_000,
+        ) {
+            let begin = base();
+            let mut link = Link::new(Rail::new(begin), begin, steps[0].0, ms(steps[0].1));
+            link.longest = ms(longest);
+            // What the link could deliver until each millisecond, and what it did.
+            let mut totals = vec![(0, 0)];
+            for &(per_ms, delay, time) in &steps {
+                (link.per_ms, link.delay) = (per_ms, ms(delay));
+                for _ in 0..time {
+                    link.step();
+                    totals.push((totals.last().unwrap().0 + per_ms, link.acked));
+                }
+            }
+            for (place, (before, after)) in totals.iter().zip(&totals[2_000.min(totals.len())..]).enumerate() {
+                let (offered, used) = (after.0 - before.0, after.1 - before.1);
+                prop_assert!(used * 10 >= offered, "{used} of {offered} bytes from {place} ms on");
+            }
+        }
+
+        #[test]
+        fn queue_of_a_steady_link_is_not_above_its_target_for_two_seconds(
+            per_ms in 100_u64..6_000, delay in 5_u64..150,
+        ) {
+            let begin = base();
+            let mut link = Link::new(Rail::new(begin), begin, per_ms, ms(delay));
+            let mut high = 0;
+            for _ in 0..10_000 {
+                link.step();
+                high = if link.queue() > link.rail.queue_own() * 11 / 10 { high + 1 } else { 0 };
+                prop_assert!(high < 2_000, "{:?}, target {:?}", link.queue(), link.rail.target());
+            }
         }
     }
 }
