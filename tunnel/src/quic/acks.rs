@@ -5,8 +5,9 @@
 //! 128 kbit/s these limit the downlink. Packets with data or control take the acknowledgement
 //! along. The egress asks here before it makes a packet for which it has neither.
 //!
-//! Source: the thresholds follow Chromium's acknowledgement decimation (`quic_received_packet
-//! _manager.cc`: 10 packets or a quarter of a round trip, after the first 100 packets).
+//! Sources: a quarter of a round trip is TACK's bound (SIGCOMM 2020, section 4.1), and the first
+//! 100 packets are Chromium's (`quic_received_packet_manager.cc`). The number of packets only keeps
+//! a fast sender's bursts short.
 
 use std::time::{Duration, Instant};
 
@@ -51,7 +52,7 @@ impl Acks {
 }
 
 /// Packets that one acknowledgement answers.
-const PACKETS: usize = 8;
+const PACKETS: usize = 32;
 /// The longest wait: less than the `max_ack_delay` that the peer expects (25 ms, RFC 9000 18.2).
 const DELAY_MAX: Duration = Duration::from_millis(20);
 /// The peer may be in slow start, which each acknowledgement drives, until so many packets have
@@ -75,18 +76,18 @@ mod tests {
         acks.on_received(at(0), FIRST);
         assert_eq!(acks.wait(at(0), ms(40)), Some(at(10)), "a quarter of a round trip");
         assert_eq!(acks.wait(at(0), ms(400)), Some(at(20)), "at most 20 ms");
-        acks.on_received(at(5), FIRST + 6);
+        acks.on_received(at(5), FIRST + PACKETS - 2);
         assert_eq!(acks.wait(at(5), ms(40)), Some(at(10)), "since the first packet");
         assert_eq!(acks.wait(at(10), ms(40)), None, "time is over");
-        acks.on_received(at(6), FIRST + 7);
-        assert_eq!(acks.wait(at(6), ms(40)), None, "eight packets");
+        acks.on_received(at(6), FIRST + PACKETS - 1);
+        assert_eq!(acks.wait(at(6), ms(40)), None, "enough packets");
         acks.on_asked();
         assert_eq!(acks.wait(at(7), ms(40)), None, "nothing to acknowledge");
-        acks.on_received(at(8), FIRST + 8);
+        acks.on_received(at(8), FIRST + PACKETS);
         acks.hurry();
         assert_eq!(acks.wait(at(8), ms(40)), None, "a gap");
         acks.on_asked();
-        acks.on_received(at(9), FIRST + 9);
+        acks.on_received(at(9), FIRST + PACKETS + 1);
         assert_eq!(acks.wait(at(9), ms(40)), Some(at(19)));
     }
 }
