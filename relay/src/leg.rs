@@ -29,7 +29,7 @@ pub const USER_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Bytes that a leg's kernel takes before it can send them (`TCP_NOTSENT_LOWAT`): a reader that is
 /// fast and then stops leaves no more behind than this and what is in flight.
-pub const UNSENT_MAX: u32 = 128 * 1024;
+const UNSENT_MAX: u32 = 128 * 1024;
 
 /// The maximum number of bytes that one leg moves in each direction in its turn.
 pub const LEG_BYTES: usize = 128 * 1024;

@@ -61,7 +61,7 @@ impl Outbox {
             due_ended: BTreeSet::new(),
             due_credit: false,
             delayed: VecDeque::new(),
-            budget: AckBudget { tokens: 0.0, at: now, blocked_until: None },
+            budget: AckBudget::new(now, role),
             pongs: Vec::new(),
             next_ping: 1,
             notices: VecDeque::new(),
@@ -344,24 +344,33 @@ fn reset_of(number: FlowId, flow: &Flow) -> Option<Reset> {
     Some(Reset { flow: number, answer, reason, last: flow.send.next, after })
 }
 
-/// Control frames take at most [`ACK_UPLINK_SHARE`] of the uplink, at an unknown rate of
-/// [`UPLINK_UNKNOWN`]; beyond, they wait for at most [`ACK_DELAY_MAX`].
+/// Control frames take at most [`ACK_UPLINK_SHARE`] of the uplink; beyond, they wait for at most
+/// [`ACK_DELAY_MAX`].
 #[derive(Debug)]
 struct AckBudget {
+    /// The rate of a path that is not known.
+    unknown: Bitrate,
     tokens: f64,
     at: Instant,
     blocked_until: Option<Instant>,
 }
 
 impl AckBudget {
+    fn new(now: Instant, role: NodeRole) -> Self {
+        let unknown = match role {
+            NodeRole::Gateway => GATEWAY_UNKNOWN,
+            NodeRole::Cloud => CLOUD_UNKNOWN,
+        };
+        Self { unknown, tokens: ACK_BURST, at: now, blocked_until: None }
+    }
+
     /// Whether control frames may be sent now; `due` if there are any.
     fn permits(&mut self, now: Instant, paths: &Paths, due: bool) -> bool {
         let age = now.saturating_duration_since(self.at).as_secs_f64();
         self.at = now;
-        let rates = paths.iter().filter_map(|path| path.link.proven_rate);
-        let proven: u64 = rates.map(Bitrate::as_bps).sum();
-        let uplink = if proven > 0 { proven } else { UPLINK_UNKNOWN.as_bps() };
-        let earned = uplink as f64 / 8.0 * ACK_UPLINK_SHARE * age;
+        let rates = paths.iter().map(|path| path.link.proven_rate.unwrap_or(self.unknown));
+        let uplink: u64 = rates.map(|rate| rate.as_bps() / 8).sum();
+        let earned = uplink as f64 * ACK_UPLINK_SHARE * age;
         self.tokens = (self.tokens + earned).clamp(-ACK_BURST, ACK_BURST);
         let until = *self.blocked_until.get_or_insert(now + ACK_DELAY_MAX);
         let permitted = self.tokens > 0.0 || !due || now >= until;
@@ -380,9 +389,11 @@ impl AckBudget {
 const FRAME_MAX: usize = 1_024;
 /// An acknowledgement that becomes due this shortly after another is sent with it.
 const ACK_SLACK: Duration = Duration::from_millis(2);
-/// The least that a carrier usually has. A gateway that only acknowledges never fills its uplink, so
-/// it may not learn the rate.
-const UPLINK_UNKNOWN: Bitrate = Bitrate::from_bps(1_000_000);
+/// The least that a carrier's uplink usually has. A gateway that only acknowledges never fills it,
+/// so it may not learn the rate.
+const GATEWAY_UNKNOWN: Bitrate = Bitrate::from_bps(1_000_000);
+/// Downlinks are wide enough for any acknowledgements.
+const CLOUD_UNKNOWN: Bitrate = Bitrate::from_bps(100_000_000);
 /// Bytes of acknowledgements that may be sent at once.
 const ACK_BURST: f64 = 16.0 * 1024.0;
 /// PONGs that may be due; only a misbehaving peer causes more.
@@ -424,17 +435,19 @@ mod tests {
     #[test]
     fn acknowledgements_beyond_their_budget_wait_for_a_bounded_time() {
         let now = base();
-        let mut budget = AckBudget { tokens: ACK_BURST, at: now, blocked_until: None };
+        let mut budget = AckBudget::new(now, NodeRole::Gateway);
         let paths = Paths::new(now);
-        let mut sent = 0;
+        let mut sent = Vec::new();
         for ms in 0..2_000 {
             if budget.permits(now + Duration::from_millis(ms), &paths, true) {
                 budget.charge(500);
-                sent += 1;
+                sent.push(ms);
             }
         }
-        // The burst, 3 % of 1 Mbit/s (3,750 bytes a second), and one every 50 ms.
-        assert!((32 + 15..=33 + 15 + 40).contains(&sent), "{sent} frames of 500 bytes in 2 s");
+        assert!(sent[..33].iter().copied().eq(0..33), "16 KiB at once: {sent:?}");
+        let waits = sent[32..].windows(2).map(|pair| pair[1] - pair[0]);
+        assert!(waits.clone().all(|wait| wait == 50), "without a path none is earned: {sent:?}");
+        assert_eq!(waits.count(), 39, "{sent:?}");
     }
 
     #[test]

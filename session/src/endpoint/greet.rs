@@ -279,14 +279,15 @@ impl Endpoint {
                 return Err((RejectCode::Superseded, "the process has begun a later session"));
             }
         }
+        let current = self.by_peer.get(peer).copied();
+        if current.is_none() && self.sessions.len() >= SESSIONS_MAX {
+            return Err((RejectCode::Overload, "too many sessions"));
+        }
         if !self.instances.may_begin(now, peer) {
             return Err((RejectCode::Overload, "too many new sessions of this certificate"));
         }
-        if let Some(&key) = self.by_peer.get(peer) {
+        if let Some(key) = current {
             self.end_session(now, key, "a new process of the gateway has taken over", None);
-        }
-        if self.sessions.len() >= SESSIONS_MAX {
-            return Err((RejectCode::Overload, "too many sessions"));
         }
         let key = self.new_key();
         let id = proof::session_id(&self.seed, key.0);

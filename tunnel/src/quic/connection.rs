@@ -183,11 +183,15 @@ impl Engine {
         }
     }
 
-    fn pump_once(&mut self, udp: &Udp, now: Instant, forced: bool) -> Result<(), Stop> {
-        // The server knows its congestion control when the first packet has arrived.
+    /// The server knows its congestion control when the first packet has arrived.
+    pub(super) fn begin_pacing(&mut self, now: Instant) {
         if self.meter.is_fresh() && context::is_unbound(&self.connection) {
             self.meter.pacer.get_or_insert_with(|| Pacer::new(now));
         }
+    }
+
+    fn pump_once(&mut self, udp: &Udp, now: Instant, forced: bool) -> Result<(), Stop> {
+        self.begin_pacing(now);
         let open = !forced && (self.life.is_open() || self.life.phase() == TunnelPhase::Closing);
         let mut flow = Flow {
             connection: &mut self.connection,

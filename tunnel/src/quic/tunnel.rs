@@ -253,6 +253,7 @@ impl Tunnel for QuicTunnel {
     }
 
     fn resume(&mut self, now: Instant, known: Knowledge) {
+        self.engine.begin_pacing(now);
         if let Some(pacer) = &mut self.engine.meter.pacer {
             pacer.resume(now, known);
         }
