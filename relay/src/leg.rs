@@ -28,7 +28,7 @@ pub const KEEPALIVE: Duration = Duration::from_secs(60);
 pub const USER_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Bytes that a leg's kernel takes before it can send them (`TCP_NOTSENT_LOWAT`): a reader that is
-/// fast and then stops leaves no more behind than this and what is in flight.
+/// fast and then stops leaves no more behind than this and the bytes in flight.
 const UNSENT_MAX: u32 = 128 * 1024;
 
 /// The maximum number of bytes that one leg moves in each direction in its turn.

@@ -389,8 +389,8 @@ impl AckBudget {
 const FRAME_MAX: usize = 1_024;
 /// An acknowledgement that becomes due this shortly after another is sent with it.
 const ACK_SLACK: Duration = Duration::from_millis(2);
-/// The narrowest uplink of a carrier. A gateway that only acknowledges never fills its uplink, so it
-/// may not learn the rate.
+/// The narrowest uplink of a carrier. A gateway that only acknowledges never fills its uplink, so
+/// it may not learn the rate.
 const GATEWAY_UNKNOWN: Bitrate = Bitrate::from_bps(128_000);
 /// Downlinks are wide enough for any acknowledgements.
 const CLOUD_UNKNOWN: Bitrate = Bitrate::from_bps(100_000_000);
