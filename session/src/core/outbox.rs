@@ -348,7 +348,7 @@ fn reset_of(number: FlowId, flow: &Flow) -> Option<Reset> {
 /// [`ACK_DELAY_MAX`].
 #[derive(Debug)]
 struct AckBudget {
-    /// The rate of a path that is not known.
+    /// The uplink's rate while none is known.
     unknown: Bitrate,
     tokens: f64,
     at: Instant,
@@ -368,8 +368,9 @@ impl AckBudget {
     fn permits(&mut self, now: Instant, paths: &Paths, due: bool) -> bool {
         let age = now.saturating_duration_since(self.at).as_secs_f64();
         self.at = now;
-        let rates = paths.iter().map(|path| path.link.proven_rate.unwrap_or(self.unknown));
-        let uplink: u64 = rates.map(|rate| rate.as_bps() / 8).sum();
+        let rates = paths.iter().filter_map(|path| path.link.proven_rate);
+        let proven: u64 = rates.map(|rate| rate.as_bps() / 8).sum();
+        let uplink = if proven > 0 { proven } else { self.unknown.as_bps() / 8 };
         let earned = uplink as f64 * ACK_UPLINK_SHARE * age;
         self.tokens = (self.tokens + earned).clamp(-ACK_BURST, ACK_BURST);
         let until = *self.blocked_until.get_or_insert(now + ACK_DELAY_MAX);
@@ -446,8 +447,9 @@ mod tests {
         }
         assert!(sent[..33].iter().copied().eq(0..33), "16 KiB at once: {sent:?}");
         let waits = sent[32..].windows(2).map(|pair| pair[1] - pair[0]);
-        assert!(waits.clone().all(|wait| wait == 50), "without a path none is earned: {sent:?}");
-        assert_eq!(waits.count(), 39, "{sent:?}");
+        // The first request after a permitted one begins the wait.
+        assert!(waits.clone().all(|wait| wait == 51), "{sent:?}");
+        assert_eq!(waits.count(), 38, "{sent:?}");
     }
 
     #[test]
