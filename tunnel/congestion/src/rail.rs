@@ -23,6 +23,8 @@ pub struct Rail {
     rates: Extreme<f64>,
     /// When the path last showed a rate.
     rate_at: Option<Instant>,
+    /// The newest sample, also if the application limited it.
+    newest: Option<f64>,
     /// Round-trip times of the last seconds, and of the last part of a round.
     rtts: Extreme<Duration>,
     rtts_new: Extreme<Duration>,
@@ -100,6 +102,7 @@ impl Rail {
             flight: Flight::new(now),
             rates: Extreme::greatest(),
             rate_at: None,
+            newest: None,
             rtts: Extreme::least(),
             rtts_new: Extreme::least(),
             srtt: None,
@@ -137,6 +140,12 @@ impl Rail {
     pub fn knowledge(&self) -> Option<Knowledge> {
         let rate = Bitrate::from_bytes_per_second(self.rate()? as u64);
         Some(Knowledge { rate, rtt: self.rtt_least()?, at: self.rate_at? })
+    }
+
+    /// The delivery rate. Before the path has shown one, that of the application: a gateway that
+    /// only acknowledges knows no other.
+    pub fn delivery_rate(&self) -> Option<Bitrate> {
+        self.rate().or(self.newest).map(|rate| Bitrate::from_bytes_per_second(rate as u64))
     }
 
     /// Bytes are sent; `in_flight` are those before it.
@@ -183,8 +192,9 @@ impl Rail {
         }
         let least = self.rtt_least().unwrap_or(RTT_UNKNOWN);
         let seen = self.flight.on_acked(ack.now, ack.acked, ack.in_flight, least);
-        if seen.is_some() {
+        if let Some(seen) = seen {
             self.burst = 0;
+            self.newest = Some(seen.rate);
         }
         if let Some(seen) = seen
             && (!seen.limited || self.rate().is_some_and(|known| seen.rate > known))

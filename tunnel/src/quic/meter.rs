@@ -215,7 +215,7 @@ impl Meter {
             in_flight: Bytes(in_flight as u64),
             unsent: Bytes(unsent as u64),
             delivery_rate: match &self.pacer {
-                Some(pacer) => pacer.knowledge().map(|known| known.rate),
+                Some(pacer) => pacer.delivery_rate(),
                 None => (path.delivery_rate > 0)
                     .then(|| Bitrate::from_bytes_per_second(path.delivery_rate)),
             },

@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use polyrail_congestion::{Acked, Knowledge, Rail};
-use polyrail_model::Bytes;
+use polyrail_model::{Bitrate, Bytes};
 use quiche::Connection;
 
 use super::paths::active;
@@ -91,6 +91,11 @@ impl Pacer {
     /// The rate of the next packets in bytes per second; `None` before the first sample.
     pub(super) fn rate(&self) -> Option<u64> {
         self.rail.pacing().map(|rate| rate.as_bps() / 8)
+    }
+
+    /// The delivery rate; see [`Rail::delivery_rate`].
+    pub(super) fn delivery_rate(&self) -> Option<Bitrate> {
+        self.rail.delivery_rate()
     }
 
     /// What the next connection over this carrier can start from.
