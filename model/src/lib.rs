@@ -1,10 +1,11 @@
-//! The vocabulary that all other Polyrail crates share: ids, units, link samples and destinations.
+//! What all other Polyrail crates share: ids, units, link samples, destinations and token buckets.
 //!
-//! Nothing here does I/O, reads a clock or decides anything. Every type is small and
+//! Nothing here does I/O or reads a clock. Every type is small and
 //! holds only valid values.
 
 #![forbid(unsafe_code)]
 
+mod bucket;
 pub mod codec;
 mod destination;
 mod handover;
@@ -15,6 +16,7 @@ mod observation;
 mod tunnel;
 mod units;
 
+pub use bucket::Bucket;
 pub use destination::{Destination, Families, HostName, HostNameError};
 pub use handover::{
     CellId, Direction, Handover, HandoverOutcome, Position, RouteId, Rsrp, Speed, TripId,

@@ -28,7 +28,6 @@ use polyrail_model::Delivery;
 use crate::entry::{Entry, LogId, LogNumber, WriterNumber};
 use crate::store::{Appended, LOGS_MAX, Store, StoreError};
 use crate::wire::{Mark, SyncMessage};
-pub(crate) use quota::Bucket;
 pub use quota::Quotas;
 
 /// The side of the session.

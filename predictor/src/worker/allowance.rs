@@ -9,9 +9,8 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use polyrail_model::{Channel, SessionKey};
+use polyrail_model::{Bucket, Channel, SessionKey};
 
-use crate::sync::Bucket;
 use crate::wire;
 
 /// The allowances of all peers by name; a full one may be missing.

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use polyrail_model::{Identity, InstanceId};
+use polyrail_model::{Bucket, Identity, InstanceId};
 
 use crate::limits::INSTANCES_REMEMBERED;
 
@@ -20,8 +20,8 @@ struct Seen {
     /// The newest last.
     processes: VecDeque<([u8; PROCESS], Instant)>,
     reported_at: Option<Instant>,
-    /// New sessions that are allowed now, and when they were counted.
-    allowed: Option<(f64, Instant)>,
+    /// New sessions.
+    sessions: Option<Bucket>,
 }
 
 /// The leading bytes of an instance identify the process; the rest counts its sessions.
@@ -68,11 +68,7 @@ impl Instances {
     /// others log lines and turns of LinkDB.
     pub fn may_begin(&mut self, now: Instant, peer: &Identity) -> bool {
         let seen = self.by_peer.entry(peer.clone()).or_default();
-        let (allowed, at) = seen.allowed.unwrap_or((SESSIONS_AT_ONCE, now));
-        let earned = now.saturating_duration_since(at).as_secs_f64();
-        let allowed = (allowed + earned).min(SESSIONS_AT_ONCE);
-        seen.allowed = Some((allowed - if allowed >= 1.0 { 1.0 } else { 0.0 }, now));
-        allowed >= 1.0
+        seen.sessions.get_or_insert_with(|| Bucket::new(now, 1.0, SESSIONS_AT_ONCE)).take(now, 1)
     }
 }
 
