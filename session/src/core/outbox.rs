@@ -10,7 +10,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use polyrail_model::{FlowId, NodeRole, PathId};
+use polyrail_model::{Bitrate, FlowId, NodeRole, PathId};
 
 use super::flow_control::FlowControl;
 use super::flows::{FlowOutcome, Flows};
@@ -61,7 +61,7 @@ impl Outbox {
             due_ended: BTreeSet::new(),
             due_credit: false,
             delayed: VecDeque::new(),
-            budget: AckBudget { tokens: 0.0, at: now, blocked_until: None },
+            budget: AckBudget::new(now, role),
             pongs: Vec::new(),
             next_ping: 1,
             notices: VecDeque::new(),
@@ -344,26 +344,35 @@ fn reset_of(number: FlowId, flow: &Flow) -> Option<Reset> {
     Some(Reset { flow: number, answer, reason, last: flow.send.next, after })
 }
 
-/// Control frames take at most [`ACK_UPLINK_SHARE`] of the uplink, if its rate is known; beyond,
-/// they wait for at most [`ACK_DELAY_MAX`].
+/// Control frames take at most [`ACK_UPLINK_SHARE`] of the uplink; beyond, they wait for at most
+/// [`ACK_DELAY_MAX`].
 #[derive(Debug)]
 struct AckBudget {
+    /// The uplink's rate while none is known; `None`: without limit.
+    unknown: Option<Bitrate>,
     tokens: f64,
     at: Instant,
     blocked_until: Option<Instant>,
 }
 
 impl AckBudget {
+    fn new(now: Instant, role: NodeRole) -> Self {
+        let unknown = (role == NodeRole::Gateway).then_some(UPLINK_UNKNOWN);
+        Self { unknown, tokens: 0.0, at: now, blocked_until: None }
+    }
+
     /// Whether control frames may be sent now; `due` if there are any.
     fn permits(&mut self, now: Instant, paths: &Paths, due: bool) -> bool {
         let age = now.saturating_duration_since(self.at).as_secs_f64();
         self.at = now;
         let rates = paths.iter().filter_map(|path| path.link.proven_rate);
-        let uplink: u64 = rates.map(|rate| rate.as_bps() / 8).sum();
+        let proven: u64 = rates.map(Bitrate::as_bps).sum();
+        let unknown = self.unknown.map_or(0, Bitrate::as_bps);
+        let uplink = if proven > 0 { proven } else { unknown };
         if uplink == 0 {
             self.tokens = ACK_BURST;
         }
-        let earned = uplink as f64 * ACK_UPLINK_SHARE * age;
+        let earned = uplink as f64 / 8.0 * ACK_UPLINK_SHARE * age;
         self.tokens = (self.tokens + earned).clamp(-ACK_BURST, ACK_BURST);
         let until = *self.blocked_until.get_or_insert(now + ACK_DELAY_MAX);
         let permitted = self.tokens > 0.0 || !due || now >= until;
@@ -384,6 +393,9 @@ const FRAME_MAX: usize = 1_024;
 const ACK_SLACK: Duration = Duration::from_millis(2);
 /// Bytes of acknowledgements that may be sent at once.
 const ACK_BURST: f64 = 16.0 * 1024.0;
+/// A gateway that only acknowledges never fills its uplink, so it may not learn the rate; the
+/// downlinks of a cloud are wide enough for any acknowledgements.
+const UPLINK_UNKNOWN: Bitrate = Bitrate::from_bps(1_000_000);
 /// PONGs that may be due; only a misbehaving peer causes more.
 const PONGS_MAX: usize = 64;
 
@@ -423,7 +435,7 @@ mod tests {
     #[test]
     fn acknowledgements_beyond_their_budget_wait_for_a_bounded_time() {
         let now = base();
-        let mut budget = AckBudget { tokens: -1.0, at: now, blocked_until: None };
+        let mut budget = AckBudget::new(now, NodeRole::Cloud);
         let paths = Paths::new(now);
         // Without a known rate there is no limit.
         assert!(budget.permits(now, &paths, true));
