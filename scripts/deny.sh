@@ -14,7 +14,7 @@ export PATH="$tools/bin:$PATH"
 if ! command -v cargo-deny >/dev/null; then
     echo "deny: building cargo-deny into target/tools"
     if ! CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
-        CARGO_PROFILE_RELEASE_OPT_LEVEL=1 \
+        CARGO_PROFILE_RELEASE_OPT_LEVEL=0 \
         cargo install --quiet --locked --root "$tools" cargo-deny >"$log" 2>&1; then
         tail -n 3 "$log"
         echo "SKIP cargo-deny: it is not installed and cannot be built here"

@@ -125,7 +125,8 @@ impl<'t> Batch<'t> {
         } else if self.logs.logs.len() >= self.limits.logs_max {
             let empty =
                 self.logs.logs.iter().filter(|(number, log)| log.count == 0 && **number != own);
-            let Some((number, _)) = empty.min_by_key(|(_, log)| (log.floor > 0, log.written)) else {
+            let Some((number, _)) = empty.min_by_key(|(_, log)| (log.floor > 0, log.written))
+            else {
                 return Ok(None);
             };
             Some(*number)

@@ -176,6 +176,7 @@ impl Session {
         let path = self.paths.get_mut(slot).map(|path| {
             let bytes = run.data.len() as u64;
             path.received += bytes;
+            self.outbox.on_received(bytes);
             path.pings.on_received(now, bytes, self.role == NodeRole::Gateway);
             path.id
         });

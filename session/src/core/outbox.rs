@@ -18,8 +18,8 @@ use super::outlet::Outlet;
 use super::paths::Paths;
 use crate::flow::{Due, Flow, Life};
 use crate::limits::{
-    ACK_DELAY, ACK_DELAY_MAX, ACK_REPEAT_MAX, ACK_UPLINK_SHARE, CONTROL_BATCH, NOTICES_MAX,
-    TOMBSTONES_MAX, UNCONFIRMED_ENDED_MAX,
+    ACK_DELAY, ACK_DELAY_MAX, ACK_RECEIVED_SHARE, ACK_REPEAT_MAX, ACK_UPLINK_SHARE, CONTROL_BATCH,
+    NOTICES_MAX, TOMBSTONES_MAX, UNCONFIRMED_ENDED_MAX,
 };
 use crate::path::Standing;
 use crate::wire::{ACK_RANGES_MAX, Ack, Frame, NUMBER_MAX, Notice, Reset, Said, encode};
@@ -120,6 +120,11 @@ impl Outbox {
         } else if flows.has_seen(number) {
             self.end(number);
         }
+    }
+
+    /// User data was received.
+    pub fn on_received(&mut self, bytes: u64) {
+        self.budget.earn(bytes as f64 * ACK_RECEIVED_SHARE);
     }
 
     /// A PONG is due; of too many it is dropped.
@@ -344,8 +349,8 @@ fn reset_of(number: FlowId, flow: &Flow) -> Option<Reset> {
     Some(Reset { flow: number, answer, reason, last: flow.send.next, after })
 }
 
-/// Control frames take at most [`ACK_UPLINK_SHARE`] of the uplink; beyond, they wait for at most
-/// [`ACK_DELAY_MAX`].
+/// Control frames take at most [`ACK_UPLINK_SHARE`] of the uplink and [`ACK_RECEIVED_SHARE`] of the
+/// received user data; beyond, they wait for at most [`ACK_DELAY_MAX`].
 #[derive(Debug)]
 struct AckBudget {
     /// The uplink's rate while none is known; `None`: without limit.
@@ -372,14 +377,17 @@ impl AckBudget {
         if uplink == 0 {
             self.tokens = ACK_BURST;
         }
-        let earned = uplink as f64 / 8.0 * ACK_UPLINK_SHARE * age;
-        self.tokens = (self.tokens + earned).clamp(-ACK_BURST, ACK_BURST);
+        self.earn(uplink as f64 / 8.0 * ACK_UPLINK_SHARE * age);
         let until = *self.blocked_until.get_or_insert(now + ACK_DELAY_MAX);
         let permitted = self.tokens > 0.0 || !due || now >= until;
         if permitted {
             self.blocked_until = None;
         }
         permitted
+    }
+
+    fn earn(&mut self, bytes: f64) {
+        self.tokens = (self.tokens + bytes).clamp(-ACK_BURST, ACK_BURST);
     }
 
     fn charge(&mut self, bytes: usize) {

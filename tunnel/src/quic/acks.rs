@@ -47,12 +47,15 @@ impl Acks {
         if self.hurried || ready {
             return None;
         }
-        Some(self.since? + (srtt / 4).min(DELAY_MAX)).filter(|due| *due > now)
+        Some(self.since? + (srtt / 4).clamp(DELAY_MIN, DELAY_MAX)).filter(|due| *due > now)
     }
 }
 
 /// Packets that one acknowledgement answers.
 const PACKETS: usize = 32;
+/// The shortest wait. Over a very short path each acknowledgement would let a single packet leave,
+/// which is acknowledged alone again.
+const DELAY_MIN: Duration = Duration::from_millis(1);
 /// The longest wait: less than the `max_ack_delay` that the peer expects (25 ms, RFC 9000 18.2).
 const DELAY_MAX: Duration = Duration::from_millis(20);
 /// The peer may be in slow start, which each acknowledgement drives, until so many packets have
@@ -76,6 +79,7 @@ mod tests {
         acks.on_received(at(0), FIRST);
         assert_eq!(acks.wait(at(0), ms(40)), Some(at(10)), "a quarter of a round trip");
         assert_eq!(acks.wait(at(0), ms(400)), Some(at(20)), "at most 20 ms");
+        assert_eq!(acks.wait(at(0), ms(0)), Some(at(1)), "at least 1 ms");
         acks.on_received(at(5), FIRST + PACKETS - 2);
         assert_eq!(acks.wait(at(5), ms(40)), Some(at(10)), "since the first packet");
         assert_eq!(acks.wait(at(10), ms(40)), None, "time is over");

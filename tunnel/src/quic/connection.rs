@@ -248,7 +248,8 @@ impl Engine {
             TunnelPhase::Early => EARLY_MAX.saturating_sub(self.early_sent),
             _ => 0,
         };
-        if room < ROOM_MIN { 0 } else { room }
+        // Units in groups make long runs of packets.
+        if room < ROOM_MIN.max(self.quantum() / 4) { 0 } else { room }
     }
 
     /// How many bytes may be queued for the path.

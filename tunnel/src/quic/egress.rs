@@ -37,6 +37,8 @@ pub(super) struct Egress {
     blocked: bool,
     /// When the next packet may be made.
     due: Option<Instant>,
+    /// Whether pacing held back the last packet: then a whole burst is waited for.
+    paced: bool,
     /// Packets that pacing does not hold back: probes after a timeout.
     free: u32,
     /// When `quiche` was last asked for a packet.
@@ -169,7 +171,7 @@ impl Egress {
                 self.due = Some(due);
                 return Ok(());
             }
-            if !hurried && let Some(due) = release_time(flow, now) {
+            if !hurried && let Some(due) = self.release_time(flow, now) {
                 return self.wait_until(due, flow, udp, now);
             }
             let run = self.end - self.begin;
@@ -189,6 +191,15 @@ impl Egress {
                 return Ok(());
             }
         }
+    }
+
+    /// When the next packet may be made, if not now.
+    fn release_time(&mut self, flow: &mut Flow<'_>, now: Instant) -> Option<Instant> {
+        let release = flow.meter.release_time(flow.connection, now);
+        let early = if self.paced { Duration::ZERO } else { BURST };
+        let wait = release.filter(|&release| release > now + early);
+        self.paced = wait.is_some();
+        wait
     }
 
     /// Until when nothing leaves, because only an acknowledgement is due.
@@ -375,13 +386,6 @@ impl Egress {
 
 thread_local! {
     static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
-}
-
-/// When the next packet may be made, if not now.
-fn release_time(flow: &mut Flow<'_>, now: Instant) -> Option<Instant> {
-    let release = flow.meter.release_time(flow.connection, now)?;
-    let due = release.checked_sub(BURST)?;
-    (due > now).then_some(due)
 }
 
 /// How long before its release time a packet may leave: wake-ups are a millisecond apart.
