@@ -55,9 +55,8 @@ pub const ACK_EVERY: u32 = 2;
 /// The share of the uplink for acknowledgements.
 pub const ACK_UPLINK_SHARE: f64 = 0.03;
 
-/// What acknowledgements may take beyond that, of the user data that they acknowledge: one of 30
-/// bytes for two runs of 15 KB. A fast downlink needs it, because the rate of an uplink that never
-/// fills is not known.
+/// What acknowledgements may take while no rate of the uplink is known, in addition, of the user
+/// data received: a gateway that only acknowledges may never learn it, however fast its links are.
 pub const ACK_RECEIVED_SHARE: f64 = 0.001;
 
 /// An acknowledgement leaves after this time even if the share is used up.

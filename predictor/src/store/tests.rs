@@ -147,6 +147,18 @@ fn new_incarnations_replace_the_log_written_longest_ago() {
 }
 
 #[test]
+fn a_purged_log_is_replaced_last_so_that_its_floor_stays() {
+    let mut store = named("cloud", Limits { logs_max: 4, ..Limits::default() });
+    append(&mut store, &log("purged", 1), 1, 1);
+    store.purge("purged").unwrap();
+    append(&mut store, &log("empty", 1), 1, 0);
+    append(&mut store, &log("a", 1), 1, 1);
+    assert_eq!(append(&mut store, &log("b", 1), 1, 1).fresh.len(), 1);
+    assert_eq!(store.find(&log("empty", 1)), None);
+    assert!(store.find(&log("purged", 1)).is_some());
+}
+
+#[test]
 fn another_name_begins_another_own_log() {
     let mut store = Store::in_memory(Limits::default()).unwrap();
     store.append_own(&entries(1, 3), NOW).unwrap();

@@ -124,7 +124,9 @@ impl Outbox {
 
     /// User data was received.
     pub fn on_received(&mut self, bytes: u64) {
-        self.budget.earn(bytes as f64 * ACK_RECEIVED_SHARE);
+        if !self.budget.is_known {
+            self.budget.earn(bytes as f64 * ACK_RECEIVED_SHARE);
+        }
     }
 
     /// A PONG is due; of too many it is dropped.
@@ -349,12 +351,14 @@ fn reset_of(number: FlowId, flow: &Flow) -> Option<Reset> {
     Some(Reset { flow: number, answer, reason, last: flow.send.next, after })
 }
 
-/// Control frames take at most [`ACK_UPLINK_SHARE`] of the uplink and [`ACK_RECEIVED_SHARE`] of the
-/// received user data; beyond, they wait for at most [`ACK_DELAY_MAX`].
+/// Control frames take at most [`ACK_UPLINK_SHARE`] of the uplink, and while its rate is not known
+/// [`ACK_RECEIVED_SHARE`] of the received user data; beyond, they wait for at most
+/// [`ACK_DELAY_MAX`].
 #[derive(Debug)]
 struct AckBudget {
     /// The uplink's rate while none is known; `None`: without limit.
     unknown: Option<Bitrate>,
+    is_known: bool,
     tokens: f64,
     at: Instant,
     blocked_until: Option<Instant>,
@@ -363,7 +367,7 @@ struct AckBudget {
 impl AckBudget {
     fn new(now: Instant, role: NodeRole) -> Self {
         let unknown = (role == NodeRole::Gateway).then_some(UPLINK_UNKNOWN);
-        Self { unknown, tokens: 0.0, at: now, blocked_until: None }
+        Self { unknown, is_known: false, tokens: 0.0, at: now, blocked_until: None }
     }
 
     /// Whether control frames may be sent now; `due` if there are any.
@@ -373,7 +377,8 @@ impl AckBudget {
         let rates = paths.iter().filter_map(|path| path.link.proven_rate);
         let proven: u64 = rates.map(Bitrate::as_bps).sum();
         let unknown = self.unknown.map_or(0, Bitrate::as_bps);
-        let uplink = if proven > 0 { proven } else { unknown };
+        self.is_known = proven > 0;
+        let uplink = if self.is_known { proven } else { unknown };
         if uplink == 0 {
             self.tokens = ACK_BURST;
         }
@@ -443,15 +448,23 @@ mod tests {
     #[test]
     fn acknowledgements_beyond_their_budget_wait_for_a_bounded_time() {
         let now = base();
-        let mut budget = AckBudget::new(now, NodeRole::Cloud);
+        let at = |ms| now + Duration::from_millis(ms);
         let paths = Paths::new(now);
-        // Without a known rate there is no limit.
-        assert!(budget.permits(now, &paths, true));
-        budget.charge(100_000);
-        budget.blocked_until = Some(now);
-        assert!(
-            budget.permits(now + ACK_DELAY_MAX, &paths, true) && budget.blocked_until.is_none()
-        );
+        let mut cloud = AckBudget::new(now, NodeRole::Cloud);
+        for _ in 0..100 {
+            cloud.charge(ACK_BURST as usize);
+            assert!(cloud.permits(now, &paths, true), "no limit without a known rate");
+        }
+        let mut gateway = AckBudget::new(now, NodeRole::Gateway);
+        assert!(gateway.permits(at(1), &paths, true), "3.75 kB a second");
+        gateway.charge(375 + 3);
+        assert!(!gateway.permits(at(1), &paths, true) && gateway.permits(at(1), &paths, false));
+        assert!(!gateway.permits(at(2), &paths, true) && !gateway.permits(at(51), &paths, true));
+        assert!(gateway.permits(at(52), &paths, true), "after 50 ms at the latest");
+        gateway.charge(10 * ACK_BURST as usize);
+        assert!(!gateway.permits(at(53), &paths, true));
+        gateway.earn(ACK_BURST + 1.0);
+        assert!(gateway.permits(at(53), &paths, true), "the debt is bounded");
     }
 
     #[test]

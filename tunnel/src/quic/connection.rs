@@ -243,13 +243,14 @@ impl Engine {
             return 0;
         }
         let taken = self.outbox.waiting() + self.egress.held();
-        let room = match self.life.phase() {
-            TunnelPhase::Up => self.quantum().saturating_sub(taken),
-            TunnelPhase::Early => EARLY_MAX.saturating_sub(self.early_sent),
-            _ => 0,
+        let quantum = self.quantum();
+        let (room, least) = match self.life.phase() {
+            // Units in groups make long runs of packets.
+            TunnelPhase::Up => (quantum.saturating_sub(taken), quantum / 4),
+            TunnelPhase::Early => (EARLY_MAX.saturating_sub(self.early_sent), 0),
+            _ => (0, 0),
         };
-        // Units in groups make long runs of packets.
-        if room < ROOM_MIN.max(self.quantum() / 4) { 0 } else { room }
+        if room < least.max(ROOM_MIN) { 0 } else { room }
     }
 
     /// How many bytes may be queued for the path.

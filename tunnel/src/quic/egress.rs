@@ -1,8 +1,8 @@
 //! Outgoing packets: paced, joined to runs, and sent.
 //!
-//! `quiche` knows the release time of the next packet. The egress makes a packet at most [`BURST`]
-//! before that time, because a wait here would falsify the round-trip time and the packet's data
-//! could not be withdrawn. `quiche` holds little unsent data: it receives a unit only when little
+//! `quiche` knows the release time of the next packet. The egress makes a packet at most two
+//! [`BURST`]s before that time, because a wait here would falsify the round-trip time and the
+//! packet's data could not be withdrawn. `quiche` holds little unsent data: it receives a unit only when little
 //! of the last one is left. `quiche` does not report how much is left, so the egress estimates it
 //! from the bytes given, withdrawn and lost and the sizes of the packets, and sets it to zero when
 //! `quiche` has nothing to send although the window has room. A wrong estimate does little harm:
@@ -37,8 +37,7 @@ pub(super) struct Egress {
     blocked: bool,
     /// When the next packet may be made.
     due: Option<Instant>,
-    /// Whether pacing held back the last packet: then a whole burst is waited for.
-    paced: bool,
+    pacing: Pacing,
     /// Packets that pacing does not hold back: probes after a timeout.
     free: u32,
     /// When `quiche` was last asked for a packet.
@@ -171,7 +170,8 @@ impl Egress {
                 self.due = Some(due);
                 return Ok(());
             }
-            if !hurried && let Some(due) = self.release_time(flow, now) {
+            let release = flow.meter.release_time(flow.connection, now);
+            if !hurried && let Some(due) = self.pacing.wait(release, now) {
                 return self.wait_until(due, flow, udp, now);
             }
             let run = self.end - self.begin;
@@ -191,15 +191,6 @@ impl Egress {
                 return Ok(());
             }
         }
-    }
-
-    /// When the next packet may be made, if not now.
-    fn release_time(&mut self, flow: &mut Flow<'_>, now: Instant) -> Option<Instant> {
-        let release = flow.meter.release_time(flow.connection, now);
-        let early = if self.paced { Duration::ZERO } else { BURST };
-        let wait = release.filter(|&release| release > now + early);
-        self.paced = wait.is_some();
-        wait
     }
 
     /// Until when nothing leaves, because only an acknowledgement is due.
@@ -388,7 +379,28 @@ thread_local! {
     static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// How long before its release time a packet may leave: wake-ups are a millisecond apart.
+/// Holds packets back until their release time, and lets them leave in bursts.
+///
+/// Neither `quiche`'s pacer nor `rail` makes up for a late packet, and wake-ups are late by up to a
+/// millisecond. So a burst begins [`BURST`] before its first packet's release time, and ends with
+/// the packet that is as much earlier again.
+#[derive(Default)]
+struct Pacing {
+    /// Whether the last packet was held back.
+    waits: bool,
+}
+
+impl Pacing {
+    /// Until when a packet with this release time waits, if it does.
+    fn wait(&mut self, release: Option<Instant>, now: Instant) -> Option<Instant> {
+        let early = if self.waits { BURST } else { 2 * BURST };
+        let wait = release.filter(|&release| release > now + early);
+        self.waits = wait.is_some();
+        wait?.checked_sub(BURST)
+    }
+}
+
+/// How long a burst lasts, and how early it begins: wake-ups are a millisecond apart.
 const BURST: Duration = Duration::from_millis(1);
 /// The longest delay of an acknowledgement by pacing: the usual `max_ack_delay` (RFC 9000 18.2).
 const QUICK_WAIT: Duration = Duration::from_millis(25);
@@ -412,3 +424,37 @@ const WINDOW_PART: usize = 6;
 /// A run fits in one UDP datagram of the kernel's, headers included.
 const RUN_MAX: usize = 65_000;
 const BUFFER: usize = 66_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn late_wake_ups_cost_no_rate_and_packets_leave_in_bursts() {
+        #[allow(clippy::disallowed_methods)] // a base for the clock of this test
+        let base = Instant::now();
+        for mbit_s in [2.0, 5.0, 20.0, 100.0, 1_000.0] {
+            let gap = Duration::from_secs_f64(1_440.0 * 8.0 / (mbit_s * 1e6));
+            let (mut pacing, mut now, mut release) = (Pacing::default(), base, base);
+            let (mut packets, mut bursts) = (0_u32, 0_u32);
+            while now < base + Duration::from_secs(2) {
+                match pacing.wait(Some(release), now) {
+                    None => {
+                        packets += 1;
+                        // As quiche's pacer: a late packet moves all later ones.
+                        release = release.max(now) + gap;
+                    }
+                    Some(due) => {
+                        bursts += 1;
+                        let wait = (due - now).as_micros().div_ceil(1_000) as u64;
+                        now += Duration::from_millis(wait) + Duration::from_micros(80);
+                    }
+                }
+            }
+            let share = f64::from(packets) * gap.as_secs_f64() / 2.0;
+            assert!((0.95..1.03).contains(&share), "{mbit_s} Mbit/s: {share}");
+            let each = gap.as_secs_f64() * f64::from(packets) / f64::from(bursts);
+            assert!(each >= 0.99 * BURST.as_secs_f64(), "{mbit_s} Mbit/s: bursts of {each} s");
+        }
+    }
+}

@@ -73,7 +73,7 @@ impl Meter {
         }
     }
 
-    /// When the next packet may be made, if not now: later than `now` by more than a burst.
+    /// The release time of the next packet.
     pub(super) fn release_time(
         &mut self,
         connection: &Connection,
