@@ -57,7 +57,7 @@ pub const ACK_UPLINK_SHARE: f64 = 0.03;
 
 /// What acknowledgements may take while no rate of the uplink is known, in addition, of the user
 /// data received: a gateway that only acknowledges may never learn it, however fast its links are.
-pub const ACK_RECEIVED_SHARE: f64 = 0.001;
+pub const ACK_RECEIVED_SHARE: f64 = 0.002;
 
 /// An acknowledgement leaves after this time even if the share is used up.
 pub const ACK_DELAY_MAX: Duration = Duration::from_millis(50);

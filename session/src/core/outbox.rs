@@ -396,7 +396,7 @@ impl AckBudget {
     }
 
     fn charge(&mut self, bytes: usize) {
-        self.tokens -= bytes as f64;
+        self.tokens -= (bytes + PACKET_OVERHEAD) as f64;
     }
 }
 
@@ -409,6 +409,8 @@ const ACK_BURST: f64 = 16.0 * 1024.0;
 /// A gateway that only acknowledges never fills its uplink, so it may not learn the rate; the
 /// downlinks of a cloud are wide enough for any acknowledgements.
 const UPLINK_UNKNOWN: Bitrate = Bitrate::from_bps(1_000_000);
+/// What the packet around a batch takes, about: IP, UDP and QUIC, or TCP and TLS.
+const PACKET_OVERHEAD: usize = 60;
 /// PONGs that may be due; only a misbehaving peer causes more.
 const PONGS_MAX: usize = 64;
 
@@ -457,7 +459,7 @@ mod tests {
         }
         let mut gateway = AckBudget::new(now, NodeRole::Gateway);
         assert!(gateway.permits(at(1), &paths, true), "3.75 kB a second");
-        gateway.charge(375 + 3);
+        gateway.charge(375 - PACKET_OVERHEAD + 3);
         assert!(!gateway.permits(at(1), &paths, true) && gateway.permits(at(1), &paths, false));
         assert!(!gateway.permits(at(2), &paths, true) && !gateway.permits(at(51), &paths, true));
         assert!(gateway.permits(at(52), &paths, true), "after 50 ms at the latest");

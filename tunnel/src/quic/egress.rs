@@ -2,12 +2,12 @@
 //!
 //! `quiche` knows the release time of the next packet. The egress makes a packet at most two
 //! [`BURST`]s before that time, because a wait here would falsify the round-trip time and the
-//! packet's data could not be withdrawn. `quiche` holds little unsent data: it receives a unit only when little
-//! of the last one is left. `quiche` does not report how much is left, so the egress estimates it
-//! from the bytes given, withdrawn and lost and the sizes of the packets, and sets it to zero when
-//! `quiche` has nothing to send although the window has room. A wrong estimate does little harm:
-//! control is not affected, and if data makes no progress for two round trips, another unit is
-//! given to `quiche`, which accepts no more than its window.
+//! packet's data could not be withdrawn. `quiche` holds little unsent data: it receives a unit only
+//! when little of the last one is left. `quiche` does not report how much is left, so the egress
+//! estimates it from the bytes given, withdrawn and lost and the sizes of the packets, and sets it
+//! to zero when `quiche` has nothing to send although the window has room. A wrong estimate does
+//! little harm: control is not affected, and if data makes no progress for two round trips, another
+//! unit is given to `quiche`, which accepts no more than its window.
 //!
 //! Pacing is for data. Acknowledgements and control leave in short packets if pacing would delay
 //! them for longer than [`QUICK_WAIT`]; probes leave at once.
