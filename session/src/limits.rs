@@ -1,4 +1,4 @@
-//! Every bound of the session by name, with its unit and its effect.
+//! The bounds of the session by name, with their units and effects.
 
 use std::time::Duration;
 

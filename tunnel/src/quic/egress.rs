@@ -170,9 +170,11 @@ impl Egress {
                 self.due = Some(due);
                 return Ok(());
             }
-            let release = flow.meter.release_time(flow.connection, now);
-            if !hurried && let Some(due) = self.pacing.wait(release, now) {
-                return self.wait_until(due, flow, udp, now);
+            if !hurried {
+                let release = flow.meter.release_time(flow.connection, now);
+                if let Some(due) = self.pacing.wait(release, now) {
+                    return self.wait_until(due, flow, udp, now);
+                }
             }
             let run = self.end - self.begin;
             let full = self.segment > 0 && run / self.segment >= segments_max;
