@@ -45,7 +45,9 @@ pub struct LinkForecast {
     /// When the train reaches the place of the failure; in the past once the train has passed it
     /// and is still in the old cell.
     pub fails_at: Instant,
-    /// The uncertainty of that time, to both sides.
+    /// When the train reaches the place where nearly every handover of this cell has begun.
+    pub ends_at: Instant,
+    /// The uncertainty of both times, to both sides.
     pub uncertainty: Duration,
     /// The probability of the failure, in 1/1,000.
     pub permille: u16,

@@ -105,6 +105,9 @@ pub struct Forecast {
     /// Time until the train reaches the position of the failure; zero once it has passed it and the
     /// modem is still in the old cell.
     pub fails_in: Duration,
+    /// Time until the train reaches the place where nearly every handover of the cell has begun;
+    /// zero once it has. Between both the handover begins anywhere.
+    pub ends_in: Duration,
     /// The position error as time at the present speed (POLYCORN: E_GPS / V).
     pub uncertainty: Duration,
     /// The probability of failure in this cell and direction, in 1/1,000.
@@ -117,6 +120,19 @@ impl Forecast {
     pub fn is_near(&self, srtt: Duration) -> bool {
         // At a standstill the error is unbounded.
         self.fails_in < srtt.saturating_add(self.uncertainty)
+    }
+
+    /// The probability that the path fails within this time: the failure is as likely anywhere
+    /// between both places, as far as the train has not passed them.
+    pub fn fails_within(&self, time: Duration) -> f64 {
+        let first = self.fails_in.saturating_sub(self.uncertainty);
+        let last = self.ends_in.max(self.fails_in).saturating_add(self.uncertainty);
+        if time <= first {
+            return 0.0;
+        }
+        let (passed, all) = ((time - first).as_secs_f64(), (last - first).as_secs_f64());
+        let share = if passed < all { passed / all } else { 1.0 };
+        share * f64::from(self.permille.min(1_000)) / 1_000.0
     }
 }
 
@@ -188,7 +204,8 @@ mod tests {
     fn failure_is_near_within_a_round_trip_and_the_position_error() {
         let most = Duration::MAX;
         let near = |fails_in, uncertainty| {
-            let forecast = Some(Forecast { fails_in, uncertainty, permille: 300 });
+            let forecast =
+                Some(Forecast { fails_in, ends_in: fails_in, uncertainty, permille: 300 });
             PathView { forecast, ..path(1, 40) }.is_about_to_fail()
         };
         assert!(!path(1, 40).is_about_to_fail(), "no forecast");

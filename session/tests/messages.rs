@@ -360,6 +360,7 @@ fn cloud_forecasts_use_the_carrier_names_of_the_gateway() {
     for (bad, good) in [("carrier-a", 1), ("carrier-b", 0)] {
         let soon = LinkForecast {
             fails_at: pair.now + Duration::from_millis(10),
+            ends_at: pair.now + Duration::from_millis(10),
             uncertainty: Duration::from_millis(200),
             permille: 900,
             expires_at: pair.now + Duration::from_secs(3),

@@ -1,22 +1,17 @@
 //! What one cell's history says of the handover out of it.
 //!
-//! The rule `Mean` is the paper's: the mean place of the failures (POLYCORN 3). The rule `Value`
-//! spreads the pooled lateness of failures around the cell's own mean, moves it towards the cell's
-//! own failures by how many there are, and takes the place whose expected value is best: what is
-//! correct counts 1, what is late costs, and so do successes that come after it. A cell where even
-//! the best place is worth nothing does not forecast. What is correct is a time, so for a slow
-//! train it is a short way: there only cells that are always left at the same place forecast.
+//! The next handover is expected around the mean of those known, as far off as the cell's and all
+//! cells' handovers were (a pooled variance; few handovers widen it). The forecast is at a quantile
+//! of that: the one before which failures hardly ever came in the past, measured with forecasts
+//! that did not know them ([`Pool::quantile`]).
 //!
 //! A cell that is left at several places, clearly apart, has a forecast for each, and one of them
 //! is in force wherever the train is ([`CellForecast::in_force`]).
 
-use std::sync::Arc;
-
 use polyrail_model::{Direction, Position};
 
-use super::lateness::Lateness;
 use super::pool::{Places, Pool};
-use super::settings::{ForecastSettings, Rule};
+use super::settings::{ForecastSettings, Rule, SUPPORT};
 use crate::entry::WriterNumber;
 use crate::history::{CellHistory, CellKey};
 
@@ -29,21 +24,15 @@ pub struct CellForecast {
     /// On how many trips they were; below [`SUPPORT`] nothing is forecast.
     pub failed_trips: u32,
     rate: f64,
-    /// The middle of all handovers along the direction of travel, in metres.
-    centre: f64,
+    /// The mean of all handovers along the direction of travel, in metres.
+    mean: f64,
     /// The deviation of the next handover from it.
     deviation: f64,
-    /// By how many deviations this cell's failures are later than others'.
-    shift: f64,
-    /// The mean of its failures.
-    mean_failure: f64,
-    /// One deviation before the mean of its handovers, both its own.
-    naive: f64,
+    /// Where the train is when the forecast failure begins, in metres along the direction.
+    place: f64,
     /// Beyond, nothing of it counts.
     until: f64,
     separable: bool,
-    settings: ForecastSettings,
-    lateness: Arc<Lateness>,
 }
 
 impl CellForecast {
@@ -87,35 +76,27 @@ impl CellForecast {
         settings: &ForecastSettings,
     ) -> Self {
         let (passages, failures) = (places.passages(), places.failures());
-        let handovers = (places.kept.len() as f64).max(1.0);
-        let spread = places.deviation(pool.spread);
-        let rate = pool.rates(&key.carrier).expected(passages, failures);
-        let centre = places.centre(spread, pool.gap, rate);
-        let deviation = spread * (1.0 + 1.0 / handovers).sqrt();
-        let failed: Vec<f64> =
-            places.kept.iter().filter(|(_, fails)| *fails).map(|(metres, _)| *metres).collect();
-        let count = failed.len() as f64;
-        let mean_failure = match failed.len() {
-            0 => centre,
-            _ => failed.iter().sum::<f64>() / count,
+        let handovers = f64::from(passages).max(1.0);
+        let mean = places.mean();
+        let deviation = places.deviation(pool.spread) * (1.0 + 1.0 / handovers).sqrt();
+        let place = match settings.rule {
+            Rule::Quantile => mean + pool.quantile * deviation,
+            Rule::Fixed(quantile) => mean + quantile * deviation,
+            Rule::Mean => places.mean_failure(),
+            Rule::Naive => places.before_mean(),
         };
-        let own = (mean_failure - centre) / deviation - pool.lateness.means()[1];
-        let last = places.kept.iter().map(|(metres, _)| *metres).fold(centre, f64::max);
+        let last = places.kept.last().map_or(mean, |(metres, _)| *metres);
         Self {
             direction: key.direction,
             passages,
             failures,
             failed_trips: 0,
-            rate,
-            centre,
+            rate: pool.rates(&key.carrier).expected(passages, failures),
+            mean,
             deviation,
-            shift: own * count / (count + OWN_WEIGHT),
-            mean_failure,
-            naive: places.before_mean(),
+            place,
             until: last + LET_GO * deviation,
             separable,
-            settings: *settings,
-            lateness: Arc::clone(&pool.lateness),
         }
     }
 
@@ -136,32 +117,26 @@ impl CellForecast {
 
     /// By how many deviations a place is beyond the mean of the cell's handovers.
     pub fn lateness(&self, position: Position) -> f64 {
-        (self.direction.sign() * position.metres() - self.centre) / self.deviation
+        (self.direction.sign() * position.metres() - self.mean) / self.deviation
     }
 
-    /// The place of the failure for a train of this speed (metres a second, along the direction),
-    /// where the history supports a forecast.
+    /// The place of the failure, where the history supports a forecast for a train of this speed
+    /// (metres a second, along the direction).
     pub fn place(&self, speed: f64) -> Option<Position> {
         let sound = self.failed_trips >= SUPPORT && self.separable;
-        let place = match self.settings.rule {
-            Rule::Mean => sound.then_some(self.mean_failure),
-            Rule::Naive => sound.then_some(self.naive),
-            Rule::Value => {
-                let (metres, value) = self.best(speed, self.settings.alarm_cost);
-                (sound && value > 0.0).then_some(metres)
-            }
-        };
-        place.map(|metres| Position::from_metres(self.direction.sign() * metres))
+        (sound && self.deviation <= SPREAD_S * speed).then(|| self.any_place())
     }
 
-    /// The same, whether it is supported or not: what one would take who had to forecast here.
-    pub fn best_place(&self, speed: f64) -> Position {
-        let metres = match self.settings.rule {
-            Rule::Mean => self.mean_failure,
-            Rule::Naive => self.naive,
-            Rule::Value => self.best(speed, self.settings.alarm_cost).0,
-        };
-        Position::from_metres(self.direction.sign() * metres)
+    /// The same, whether it is supported or not.
+    pub fn any_place(&self) -> Position {
+        self.at(self.place)
+    }
+
+    /// Where nearly every handover has begun, for a forecast at this place: as far beyond the mean
+    /// as the place is before it.
+    pub fn end(&self, place: Position) -> Position {
+        let along = self.along_way(place);
+        self.at(along.max(2.0 * self.mean - along))
     }
 
     /// Metres of a position along the direction of travel.
@@ -177,7 +152,7 @@ impl CellForecast {
     /// How far another place may be off this one, in metres: half of the time that a forecast may
     /// be early, or the deviation of the cell.
     pub(super) fn tolerance(&self, speed: f64) -> f64 {
-        (self.settings.early.as_secs_f64() * speed / 2.0).max(self.deviation)
+        (EARLY * speed / 2.0).max(self.deviation)
     }
 
     /// Whether a train so far along, still in this cell, is beyond all that history knows: then its
@@ -207,38 +182,6 @@ impl CellForecast {
         let sign = self.direction.sign();
         sign * place.metres() <= sign * position.metres() && !self.is_let_go(place)
     }
-
-    /// The place of the best expected value along the direction of travel, and that value.
-    ///
-    /// The value at `place` is `rate (correct - late_cost late) - alarm_cost (1 - rate) alarm`.
-    /// Between two samples of failures it only grows with the place, so the samples are all that
-    /// need be looked at, and counts move along with them.
-    fn best(&self, speed: f64, alarm_cost: f64) -> (f64, f64) {
-        let early = self.settings.early.as_secs_f64() * speed.max(0.0);
-        // All in deviations around the centre.
-        let window = early / self.deviation;
-        let (failures, successes) = (&self.lateness.failures, &self.lateness.successes);
-        let (mut inside, mut passed) = (0, 0);
-        let mut best = (failures[0] + self.shift, f64::NEG_INFINITY);
-        for (late, place) in failures.iter().enumerate() {
-            while failures.get(inside).is_some_and(|one| one - place <= window) {
-                inside += 1;
-            }
-            let place = place + self.shift;
-            while successes.get(passed).is_some_and(|one| *one < place) {
-                passed += 1;
-            }
-            let share = |count: usize, all: &[f64]| count as f64 / all.len() as f64;
-            let correct = share(inside - late, failures);
-            let alarm = share(successes.len() - passed, successes);
-            let gain = correct - self.settings.late_cost * share(late, failures);
-            let value = self.rate * gain - alarm_cost * (1.0 - self.rate) * alarm;
-            if value > best.1 {
-                best = (place, value);
-            }
-        }
-        (self.centre + best.0 * self.deviation, best.1)
-    }
 }
 
 /// On how many trips a handover failed of those that count at this place: failures of one trip may
@@ -252,9 +195,10 @@ fn failed_trips(key: &CellKey, history: &CellHistory, places: &Places) -> u32 {
     history.trips_that_failed(|position| (*first..=*last).contains(&along(position)))
 }
 
-/// A cell that failed on fewer trips never forecasts.
-pub const SUPPORT: u32 = 2;
-/// The pool counts as so many failures of the cell.
-const OWN_WEIGHT: f64 = 8.0;
+/// Nobody knows when a handover is whose usual place spreads over more seconds of travel.
+const SPREAD_S: f64 = 5.0;
+/// A forecast is early when the place is reached so many seconds before the failure (POLYCORN 3:
+/// t2).
+const EARLY: f64 = 2.5;
 /// So many deviations beyond the farthest handover nothing is known.
 const LET_GO: f64 = 3.0;

@@ -6,9 +6,9 @@
 
 use polyrail_model::Position;
 
-use super::cell::{CellForecast, SUPPORT};
+use super::cell::CellForecast;
 use super::pools::Pools;
-use super::settings::ForecastSettings;
+use super::settings::{ForecastSettings, SUPPORT};
 use super::svm;
 use crate::entry::WriterNumber;
 use crate::history::{CellHistory, CellKey};

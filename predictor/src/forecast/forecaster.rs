@@ -133,22 +133,15 @@ impl Forecaster {
         if ERRORS * error / speed > UNCERTAINTY_MAX {
             return None;
         }
-        let ahead = direction.sign() * (place.metres() - metres) / speed;
-        if ahead > HORIZON {
+        let ahead = |place: Position| direction.sign() * (place.metres() - metres) / speed;
+        if ahead(place) > HORIZON {
             return None;
         }
-        let fails_at = if ahead >= 0.0 {
-            at + Duration::from_secs_f64(ahead)
-        } else {
-            // Long ago is as good as now.
-            Duration::try_from_secs_f64(-ahead)
-                .ok()
-                .and_then(|ago| at.checked_sub(ago))
-                .unwrap_or(at)
-        };
+        let [fails_at, ends_at] = [place, cell.end(place)].map(|place| after(at, ahead(place)));
         let wrong = (ERRORS * error).max(GPS_ERROR) / speed;
         let uncertainty = Duration::from_secs_f64(wrong.clamp(0.0, UNCERTAINTY_MAX));
-        Some(LinkForecast { fails_at, uncertainty, permille: cell.permille(), expires_at })
+        let permille = cell.permille();
+        Some(LinkForecast { fails_at, ends_at, uncertainty, permille, expires_at })
     }
 
     /// Estimates the pool again if it is stale. Takes about ten milliseconds for a thousand cells:
@@ -176,6 +169,16 @@ impl Forecaster {
         self.touched.insert(self.touches, key.clone());
         self.touches
     }
+}
+
+/// So many seconds after a time, or before it. Too long ago is as good as now.
+fn after(at: Instant, seconds: f64) -> Instant {
+    let apart = Duration::try_from_secs_f64(seconds.abs()).ok();
+    let moved = apart.and_then(|apart| match seconds < 0.0 {
+        true => at.checked_sub(apart),
+        false => at.checked_add(apart),
+    });
+    moved.unwrap_or(at)
 }
 
 /// Less than zero when the second is earlier.

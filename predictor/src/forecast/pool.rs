@@ -1,28 +1,26 @@
 //! What all cells of a database have in common, learned from all of them at once.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use polyrail_model::Direction;
 
-use super::lateness::Lateness;
 use super::middle::middle;
 use super::rates::FailureRates;
+use super::settings::SUPPORT;
 use crate::entry::WriterNumber;
 use crate::history::{CellHistory, CellKey, Passage};
 
 /// What all cells have in common.
 #[derive(Clone, Debug)]
 pub struct Pool {
-    /// The usual deviation of the handovers of a cell, in metres.
+    /// The pooled deviation of the handovers of a cell, in metres.
     pub spread: f64,
-    /// By how many deviations failures usually are later than successes.
-    pub gap: f64,
-    /// How late handovers come in their cells.
-    pub lateness: Arc<Lateness>,
+    /// By how many deviations the place of a forecast is beyond the mean of the cell's handovers:
+    /// at most [`LATE_AIM`] of the failures come before it.
+    pub quantile: f64,
     rates: BTreeMap<String, FailureRates>,
     unknown: FailureRates,
-    /// The failures that lateness rests on.
+    /// The failures that the quantile rests on.
     failures: u32,
 }
 
@@ -37,42 +35,29 @@ impl Pool {
         cells: impl Iterator<Item = (&'a CellKey, &'a CellHistory)>,
         counts: impl Fn(WriterNumber) -> bool,
     ) -> Self {
-        let mut all = Vec::new();
+        let mut all: Vec<Places> = Vec::new();
+        let mut counted: BTreeMap<&str, Vec<(u32, u32)>> = BTreeMap::new();
         for (key, history) in cells {
-            let counted = history.passages().filter(|one| counts(one.writer));
-            let places = Places::of_passages(counted, key.direction).into_iter();
-            let places = places.filter(|places| !places.kept.is_empty());
-            all.extend(places.map(|places| (key.carrier.as_str(), places)));
+            let own = history.passages().filter(|one| counts(one.writer));
+            for places in Places::of_passages(own, key.direction) {
+                if !places.kept.is_empty() {
+                    let count = (places.passages(), places.failures());
+                    counted.entry(&key.carrier).or_default().push(count);
+                    all.push(places);
+                }
+            }
         }
-        let mut counts: BTreeMap<&str, Vec<(u32, u32)>> = BTreeMap::new();
-        for (carrier, places) in &all {
-            let count = (places.passages(), places.failures());
-            counts.entry(carrier).or_default().push(count);
-        }
-        let spread = spread(all.iter().map(|(_, places)| places));
-        let rates = counts
+        let spread = spread(&all);
+        let seen: Vec<f64> = all.iter().flat_map(|places| places.residuals(spread)).collect();
+        let rates = counted
             .into_iter()
             .map(|(carrier, cells)| (carrier.to_owned(), FailureRates::new(cells.into_iter())));
-        let rates: BTreeMap<String, FailureRates> = rates.collect();
-        let all: Vec<(Places, f64)> = all
-            .into_iter()
-            .map(|(carrier, places)| {
-                let rates: &FailureRates = &rates[carrier];
-                let rate = rates.expected(places.passages(), places.failures());
-                (places, rate)
-            })
-            .collect();
-        // First roughly, then without what chance makes of the middles of cells.
-        let [successes, failures] = lateness(&all, spread, 0.0).means();
-        let gap = failures - successes;
-        let failures = all.iter().filter(|(places, _)| places.kept.len() >= ENOUGH);
         Self {
             spread,
-            gap,
-            lateness: Arc::new(lateness(&all, spread, gap)),
-            rates,
+            failures: seen.len() as u32,
+            quantile: quantile(seen),
+            rates: rates.collect(),
             unknown: FailureRates::new(std::iter::empty()),
-            failures: failures.map(|(places, _)| places.failures()).sum(),
         }
     }
 
@@ -88,20 +73,18 @@ impl Pool {
                 all.iter().filter_map(|one| one.rates.get(carrier)).collect();
             (carrier.clone(), FailureRates::median(&known))
         });
-        let latenesses: Vec<&Lateness> = all.iter().map(|one| &*one.lateness).collect();
         Self {
             spread: middle(all.iter().map(|one| one.spread)),
-            gap: middle(all.iter().map(|one| one.gap)),
-            lateness: Arc::new(Lateness::median(&latenesses)),
+            quantile: middle(all.iter().map(|one| one.quantile)),
             rates: rates.collect(),
             unknown: FailureRates::new(std::iter::empty()),
             failures: all.iter().map(|one| one.failures).sum(),
         }
     }
 
-    /// Whether it rests on enough failures, so that no sample is assumed.
+    /// Whether its quantile rests on enough failures of its own.
     pub(super) fn is_sound(&self) -> bool {
-        self.failures as usize >= super::lateness::ENOUGH
+        self.failures >= ENOUGH
     }
 
     /// How often the cells of a carrier fail.
@@ -185,6 +168,15 @@ impl Places {
         self.kept.iter().filter(|(_, fails)| *fails).count() as u32
     }
 
+    /// The mean of those that failed; of all if none did.
+    pub fn mean_failure(&self) -> f64 {
+        let failed = || self.kept.iter().filter(|(_, fails)| *fails).map(|(metres, _)| *metres);
+        match failed().count() {
+            0 => self.mean,
+            count => failed().sum::<f64>() / count as f64,
+        }
+    }
+
     /// The deviation of the cell's handovers, shrunk towards the usual one.
     pub fn deviation(&self, usual: f64) -> f64 {
         let free = self.kept.len().saturating_sub(1) as f64;
@@ -197,27 +189,26 @@ impl Places {
         self.mean - (self.squares / free).sqrt()
     }
 
-    /// The middle of the cell's handovers, without what chance made of it: of a cell of which more
-    /// failed than usually do (`rate`), the mean is late, because failures are late by `gap`
-    /// deviations beside successes.
-    pub fn centre(&self, deviation: f64, gap: f64, rate: f64) -> f64 {
-        let more = f64::from(self.failures()) / (self.kept.len() as f64).max(1.0) - rate;
-        if self.kept.is_empty() { self.mean } else { self.mean - deviation * gap * more }
+    /// The mean of the cell's handovers; 0 when there are none.
+    pub fn mean(&self) -> f64 {
+        self.mean
     }
 
-    /// How late each handover was by all others of its cell, in deviations of what they foretold.
-    fn lateness(&self, spread: f64, gap: f64, rate: f64) -> impl Iterator<Item = (f64, bool)> {
+    /// By how many deviations each failure came beyond the mean, as a forecast would have foretold
+    /// it that did not know this handover. Failures of a cell that would not have forecast do not
+    /// count: its mean is not shifted by failures, so they are later than those foretold.
+    fn residuals(&self, usual: f64) -> impl Iterator<Item = f64> {
         let count = self.kept.len() as f64;
-        let deviation = self.deviation(spread);
-        let centre = self.centre(deviation, gap, rate);
-        let foretold = deviation * (count / (count - 1.0)).sqrt();
-        let own = move |(metres, fails): &(f64, bool)| {
-            // What this one adds to the centre's sum, and the centre of the others.
-            let adds = metres - deviation * gap * (f64::from(u8::from(*fails)) - rate);
-            let others = (centre * count - adds) / (count - 1.0);
-            ((metres - others) / foretold, *fails)
+        let foretold = self.failures() > SUPPORT;
+        let residual = move |metres: f64| {
+            let mean = (count * self.mean - metres) / (count - 1.0);
+            let squares = self.squares - (metres - self.mean).powi(2) * count / (count - 1.0);
+            let sums = SPREAD_WEIGHT * usual * usual + squares.max(0.0);
+            let spread = (sums / (SPREAD_WEIGHT + count - 2.0)).sqrt();
+            (metres - mean) / (spread * (1.0 + 1.0 / (count - 1.0)).sqrt())
         };
-        self.kept.iter().filter(move |_| count > 1.0).map(own)
+        let failures = self.kept.iter().filter(move |(_, fails)| foretold && *fails);
+        failures.map(move |(metres, _)| residual(*metres))
     }
 }
 
@@ -242,22 +233,30 @@ fn spread_of(group: &[Seen]) -> f64 {
     ((SPREAD_WEIGHT * SPREAD * SPREAD + count * own) / (SPREAD_WEIGHT + count)).sqrt()
 }
 
-/// The median deviation of cells with enough handovers.
-fn spread<'a>(cells: impl Iterator<Item = &'a Places>) -> f64 {
-    let enough = cells.filter(|cell| cell.kept.len() >= ENOUGH);
-    let variances = enough.map(|cell| cell.squares / (cell.kept.len() - 1) as f64);
-    let middle = median(variances).map_or(SPREAD, f64::sqrt);
-    middle.clamp(SPREAD_MIN, SPREAD_MAX)
+/// The pooled deviation of the cells, with a few handovers of the assumed spread.
+fn spread(cells: &[Places]) -> f64 {
+    let squares: f64 = cells.iter().map(|cell| cell.squares).sum();
+    let free: usize = cells.iter().map(|cell| cell.kept.len().saturating_sub(1)).sum();
+    let pooled = (SPREAD_WEIGHT * SPREAD * SPREAD + squares) / (SPREAD_WEIGHT + free as f64);
+    pooled.sqrt().clamp(SPREAD_MIN, SPREAD_MAX)
 }
 
-fn lateness(cells: &[(Places, f64)], spread: f64, gap: f64) -> Lateness {
-    let (mut failures, mut successes) = (Vec::new(), Vec::new());
-    for (cell, rate) in cells.iter().filter(|(cell, _)| cell.kept.len() >= ENOUGH) {
-        for (late, fails) in cell.lateness(spread, gap, *rate) {
-            if fails { failures.push(late) } else { successes.push(late) }
-        }
+/// The quantile of residuals that the next failure comes before as seldom as [`LATE_AIM`]: that of
+/// a normal distribution with their mean and deviation, both shrunk towards those of all handovers.
+/// Of many, its mean with the sample quantile; one more than n samples is below the least as often
+/// as 1 in n + 1.
+fn quantile(mut residuals: Vec<f64>) -> f64 {
+    let count = residuals.len() as f64;
+    let mean = residuals.iter().sum::<f64>() / (count + ASSUMED);
+    let squares: f64 = residuals.iter().map(|one| (one - mean).powi(2)).sum();
+    let normal = mean - NORMAL * ((squares + ASSUMED) / (count + ASSUMED)).sqrt();
+    if residuals.len() < ENOUGH as usize {
+        return normal;
     }
-    Lateness::new(failures, successes)
+    residuals.sort_by(f64::total_cmp);
+    let place = (LATE_AIM * (count + 1.0) - 1.0).max(0.0);
+    let (below, above) = (residuals[place as usize], residuals[place as usize + 1]);
+    (normal + below + (above - below) * place.fract()) / 2.0
 }
 
 fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
@@ -276,11 +275,19 @@ const GROUP: usize = 3;
 const APART: f64 = 4.0;
 /// A deviation, in median distances.
 const DEVIATION: f64 = 1.4826;
-/// Cells with fewer handovers tell nothing about others.
-const ENOUGH: usize = 4;
 /// The usual spread counts as so many handovers of the cell.
 const SPREAD_WEIGHT: f64 = 4.0;
 /// The spread of handovers before any was seen, and its bounds, in metres.
 const SPREAD: f64 = 100.0;
 const SPREAD_MIN: f64 = 10.0;
 const SPREAD_MAX: f64 = 1_000.0;
+/// So many failures of its own make a node's quantile sound.
+const ENOUGH: u32 = 64;
+/// The share of failures that may come before the place of a forecast: at most 0.02 are to, and
+/// some of the difference is chance.
+const LATE_AIM: f64 = 0.015;
+/// The quantile of a standard normal distribution for it, without the sign.
+const NORMAL: f64 = 2.17;
+/// Handovers in general, whose residuals have a mean of 0 and a deviation of 1, count as so many
+/// failures.
+const ASSUMED: f64 = 8.0;

@@ -160,6 +160,7 @@ fn is_same(reported: Option<&LinkForecast>, new: Option<&LinkForecast>) -> bool 
         |a: Instant, b: Instant| a.saturating_duration_since(b).max(b.saturating_duration_since(a));
     reported.permille == new.permille
         && apart(reported.fails_at, new.fails_at) < SAME
+        && apart(reported.ends_at, new.ends_at) < SAME
         && reported.uncertainty.abs_diff(new.uncertainty) < SAME
         && apart(reported.expires_at, new.expires_at) < RENEW
 }

@@ -47,7 +47,12 @@ pub fn paths(count: u64) -> Vec<PathView> {
         stalled: false,
         quiet: Duration::ZERO,
         backup: false,
-        forecast: Some(Forecast { fails_in: ms(9_000), uncertainty: ms(240), permille: 60 }),
+        forecast: Some(Forecast {
+            fails_in: ms(9_000),
+            ends_in: ms(9_000),
+            uncertainty: ms(240),
+            permille: 60,
+        }),
         look_ahead: LookAhead::default(),
     };
     (0..count).map(path).collect()
@@ -70,7 +75,12 @@ impl Work {
         match scene {
             Scene::Calm => {}
             Scene::Alarm => {
-                let forecast = Forecast { fails_in: ms(100), uncertainty: ms(240), permille: 600 };
+                let forecast = Forecast {
+                    fails_in: ms(100),
+                    ends_in: ms(100),
+                    uncertainty: ms(240),
+                    permille: 600,
+                };
                 paths[0].forecast = Some(forecast);
             }
             Scene::Tail => {

@@ -38,8 +38,9 @@ impl Forecasts {
     /// The forecast of a carrier.
     pub fn forecast(&self, now: Instant, carrier: &str) -> Option<Forecast> {
         let known = self.failures.get(carrier).filter(|known| known.expires_at > now)?;
-        let &LinkForecast { fails_at, uncertainty, permille, .. } = known;
-        Some(Forecast { fails_in: fails_at.saturating_duration_since(now), uncertainty, permille })
+        let &LinkForecast { fails_at, ends_at, uncertainty, permille, .. } = known;
+        let [fails_in, ends_in] = [fails_at, ends_at].map(|at| at.saturating_duration_since(now));
+        Some(Forecast { fails_in, ends_in, uncertainty, permille })
     }
 
     /// The present and future steps of a carrier's outlook.

@@ -48,7 +48,7 @@ pub struct Border {
 impl Border {
     /// Whether it fails on a trip, by its lateness and the weakness of the signal, both in standard
     /// deviations: late and weak handovers fail (POLYCORN Table 1).
-    pub(super) fn fails_at(&self, late: f64, weak: f64) -> bool {
+    pub fn fails_at(&self, late: f64, weak: f64) -> bool {
         let score = (late + WEAK * weak) / (1.0 + WEAK * WEAK).sqrt();
         self.fails > 0.0 && score > normal_quantile(1.0 - self.fails)
     }

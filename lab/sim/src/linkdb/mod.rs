@@ -11,6 +11,7 @@ pub mod records;
 mod results;
 mod speed;
 mod store;
+mod worlds;
 
 use std::path::PathBuf;
 
@@ -22,6 +23,7 @@ use polyrail_predictor::forecast::{ForecastSettings, Rule};
 
 use records::{Campaign, REPORT_MS, campaign};
 use serde_json::Value;
+use worlds::World;
 
 /// The options of an evaluation.
 #[derive(Args, Clone, Debug)]
@@ -39,7 +41,7 @@ pub struct Options {
     #[arg(long, conflicts_with = "from")]
     held_back: bool,
     /// The rule that chooses the place of a failure.
-    #[arg(long, value_enum, default_value_t = RuleName::Value)]
+    #[arg(long, value_enum, default_value_t = RuleName::Quantile)]
     rule: RuleName,
     /// On how many routes the simulator plays trips with the learned database.
     #[arg(long, default_value_t = ROUTES, value_parser = clap::value_parser!(u64).range(1..=200))]
@@ -58,8 +60,8 @@ pub struct Options {
 /// The rule that chooses the place of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum RuleName {
-    /// By its expected value.
-    Value,
+    /// A quantile that few failures precede.
+    Quantile,
     /// The mean of the failures, as POLYCORN does.
     Mean,
     /// A deviation before the mean of all handovers.
@@ -84,6 +86,7 @@ pub fn command(options: &Options) -> Result<()> {
     let mut results = Results::default();
     results::judge(&mut results, prefix, &report);
     options.beside(&mut results, prefix, &settings)?;
+    options.worlds(&mut results, prefix)?;
     if !options.held_back {
         speed::judge(&mut results);
         store::judge(&mut results, if options.smoke { 10_000 } else { 1_000_000 })?;
@@ -115,7 +118,7 @@ impl Options {
     /// Only a whole run writes the published results.
     fn results_name(&self) -> &'static str {
         let sizes = [self.routes, self.trips, self.simulated];
-        let whole = sizes == [ROUTES, TRIPS, ROUTES] && self.rule == RuleName::Value;
+        let whole = sizes == [ROUTES, TRIPS, ROUTES] && self.rule == RuleName::Quantile;
         match self.from {
             _ if self.smoke => "linkdb-smoke",
             TUNING if whole && self.pilot => "linkdb-pilot",
@@ -128,7 +131,7 @@ impl Options {
 
     fn settings(&self) -> ForecastSettings {
         let rule = match self.rule {
-            RuleName::Value => Rule::Value,
+            RuleName::Quantile => Rule::Quantile,
             RuleName::Mean => Rule::Mean,
             RuleName::Naive => Rule::Naive,
         };
@@ -187,9 +190,6 @@ impl Options {
         let guarded = ForecastSettings { guard: true, ..*settings };
         let report = self.evaluated("with the guard", &usual, &guarded, false)?;
         results::beside(results, &format!("{prefix}_guarded"), &report.told);
-        let wide = Campaign { spread: 2.0, ..usual };
-        let report = self.evaluated("places spread twice as far", &wide, settings, false)?;
-        results::beside(results, &format!("{prefix}_spread_2"), &report.told);
         let dealt = Campaign { dealt: true, ..usual };
         for (name, guard) in [("dealt", false), ("dealt_guarded", true)] {
             let settings = ForecastSettings { guard, ..*settings };
@@ -214,6 +214,53 @@ impl Options {
         ] {
             let report = self.evaluated(title, &what, settings, false)?;
             results::beside(results, &format!("{prefix}_{name}"), &report.told);
+        }
+        Ok(())
+    }
+
+    /// The rule in worlds that nobody tunes on, next to the quantiles that one would choose who
+    /// knew all outcomes.
+    fn worlds(&self, results: &mut Results, prefix: &str) -> Result<()> {
+        let usual = Campaign { trips: self.trips, ..Campaign::default() };
+        let spread = |factor: f64| Campaign { spread: factor, ..usual };
+        let world = |world: World| Campaign { world, ..usual };
+        for (name, what) in [
+            ("generated", usual),
+            ("spread_half", spread(0.5)),
+            ("spread_2", spread(2.0)),
+            ("spread_4", spread(4.0)),
+            ("heavy_tails", world(World::HeavyTails)),
+            ("two_places", world(World::TwoPlaces)),
+            ("renumbered", world(World::Renumbered)),
+            ("by_speed", Campaign { speeds: true, ..world(World::PlacesBySpeed) }),
+            ("by_signal", world(World::FailuresBySignal)),
+            ("by_lateness", world(World::FailuresByLateness)),
+            ("by_chance", world(World::FailuresByChance)),
+        ] {
+            let mut trips = Vec::new();
+            for route in self.from..self.from + self.routes {
+                trips.push(campaign(route, &what)?);
+            }
+            let report = |rule: Rule, learning: &[usize]| {
+                let mut all = Report::default();
+                for route in &trips {
+                    let settings = EvaluateSettings {
+                        forecast: ForecastSettings { rule, guard: false },
+                        separability: false,
+                        learning: learning.to_vec(),
+                        ..EvaluateSettings::default()
+                    };
+                    all.merge(&evaluate_against(&route.records, &route.truths, &settings));
+                }
+                all
+            };
+            let own = report(Rule::Quantile, &WORLD_LEARNING);
+            let fixed = QUANTILES.map(|quantile| report(Rule::Fixed(quantile), &[]).told.failures);
+            results::world(results, &format!("{prefix}_world_{name}"), &own, &fixed);
+            for (rule, name_of) in [(Rule::Naive, "naive"), (Rule::Mean, "mean")] {
+                let told = report(rule, &[]).told;
+                results::beside(results, &format!("{prefix}_world_{name}_{name_of}"), &told);
+            }
         }
         Ok(())
     }
@@ -245,6 +292,10 @@ impl Options {
 /// A whole run.
 const ROUTES: u64 = 24;
 const TRIPS: u64 = 24;
+/// In each world, the figures after so many trips are judged as well.
+const WORLD_LEARNING: [usize; 3] = [4, 8, 16];
+/// In deviations.
+const QUANTILES: [f64; 9] = [-3.0, -2.5, -2.0, -1.75, -1.5, -1.25, -1.0, -0.75, -0.5];
 /// The length of a route.
 const METRES: f64 = 60_000.0;
 /// The distance of the simulator's route seeds from the others.

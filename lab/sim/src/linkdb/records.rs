@@ -14,6 +14,7 @@ use polyrail_model::{CellId, Direction, HandoverOutcome, Position, RouteId, Rsrp
 
 use polyrail_predictor::history::CellKey;
 
+use super::worlds::World;
 use crate::dice::Dice;
 
 /// The trips of a campaign, and how they are observed.
@@ -36,6 +37,8 @@ pub struct Campaign {
     /// The percentage of failures recorded as successes. As many successes are recorded as
     /// failures.
     pub mislabelled: u64,
+    /// How the world differs from the generator's.
+    pub world: World,
 }
 
 impl Default for Campaign {
@@ -49,6 +52,7 @@ impl Default for Campaign {
             speeds: false,
             drift: false,
             mislabelled: 0,
+            world: World::Generated,
         }
     }
 }
@@ -81,8 +85,11 @@ pub fn campaign(seed: u64, what: &Campaign) -> Result<Trips> {
         if what.drift {
             drift(&mut trip, route.speed);
         }
+        what.world.reshape(&route, &mut trip, number);
         let report = Duration::from_millis(what.report_ms);
-        for (record, truth) in recorded(&route, &trip, number, report) {
+        for (mut record, mut truth) in recorded(&route, &trip, number, report) {
+            what.world.rename(&mut record);
+            what.world.rename(&mut truth);
             all.records.push(record);
             all.truths.push(truth);
         }

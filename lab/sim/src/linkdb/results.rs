@@ -1,7 +1,7 @@
 //! The RESULT lines of an evaluation, and its goals.
 
 use polyrail_emulator::results::{Goal, Report as Results};
-use polyrail_predictor::forecast::evaluate::{Bin, Report, Told};
+use polyrail_predictor::forecast::evaluate::{Bin, Classes, Report, Told};
 
 /// All figures of the forecasts as they are.
 pub fn judge(results: &mut Results, prefix: &str, report: &Report) {
@@ -36,7 +36,7 @@ pub fn forecasts(results: &mut Results, prefix: &str, report: &Report, judged: b
     };
     add("failures_correct", failures.correct_share(), Goal::AtLeast(0.806));
     add("failures_correct_aim", failures.correct_share(), Goal::AtLeast(0.90));
-    add("failures_late", failures.late_share(), Goal::AtMost(0.02));
+    add("failures_late", failures.late_share(), Goal::AtMost(LATE));
     add("failures_early", failures.early_share(), Goal::None);
     let successes = report.told.successes.correct_share();
     add("successes_correct", successes, Goal::AtLeast(0.782));
@@ -50,6 +50,29 @@ pub fn forecasts(results: &mut Results, prefix: &str, report: &Report, judged: b
     add("coverage_of_ceiling", of_ceiling, Goal::AtLeast(COVERED));
     add("alarms_true", report.told.alarms_true(), Goal::None);
     add("calibration_error", calibration_error(&report.calibration), Goal::AtMost(CALIBRATED));
+}
+
+/// The rule in one world, beside fixed quantiles.
+pub fn world(results: &mut Results, prefix: &str, own: &Report, fixed: &[Classes]) {
+    let failures = &own.told.failures;
+    let mut add = |name: &str, value: Option<f64>, goal: Goal| {
+        figure(results, &format!("{prefix}_{name}"), value, goal);
+    };
+    add("failures", Some(failures.all() as f64), Goal::None);
+    add("late", failures.late_share(), Goal::AtMost(LATE));
+    for (count, told) in &own.learning {
+        add(&format!("after_{count}_late"), told.failures.late_share(), Goal::AtMost(LATE));
+        add(&format!("after_{count}_correct"), told.failures.correct_share(), Goal::None);
+    }
+    add("correct", failures.correct_share(), Goal::None);
+    let allowed = fixed.iter().filter(|one| one.late_share() <= Some(LATE));
+    let best = allowed.filter_map(Classes::correct_share).max_by(f64::total_cmp);
+    add("correct_fixed", best, Goal::None);
+    let behind = best.zip(failures.correct_share()).map(|(best, own)| best - own);
+    add("correct_behind_fixed", behind, Goal::AtMost(BEHIND));
+    let covered = failures.coverage().zip(own.ceiling()).map(|(own, most)| own / most);
+    add("coverage_of_ceiling", covered, Goal::AtLeast(COVERED));
+    add("alarms_true", own.told.alarms_true(), Goal::None);
 }
 
 /// The main figures of other forecasts.
@@ -83,6 +106,10 @@ fn calibration_error(bins: &[Bin]) -> Option<f64> {
     (all > 0).then(|| off / all as f64)
 }
 
+/// The share of failures with a forecast that may come before its place.
+const LATE: f64 = 0.02;
+/// By how much the share of correct ones may be less than that of the best fixed quantile.
+const BEHIND: f64 = 0.05;
 /// Rare forecasts are easily right: so much of the predictable failures must be predicted.
 const COVERED: f64 = 0.9;
 /// A quarter of how many handovers fail.

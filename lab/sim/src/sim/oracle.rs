@@ -68,6 +68,7 @@ impl Oracle {
                 while tick < over {
                     let forecast = LinkForecast {
                         fails_at: begin + at,
+                        ends_at: begin + at + Duration::from_secs_f64(self.before),
                         uncertainty: Duration::from_secs_f64(GPS_METRES / speed.max(1.0)),
                         permille: self.permille,
                         expires_at: begin + tick + EXPIRY,

@@ -22,9 +22,9 @@ use polyrail_model::{Handover, TripId};
 pub use counts::{Alarms, Bin, Classes, Counts, Told};
 pub use report::Report;
 
-use super::cell::{CellForecast, SUPPORT};
+use super::cell::CellForecast;
 use super::pool::Pool;
-use super::settings::ForecastSettings;
+use super::settings::{ForecastSettings, SUPPORT};
 use super::svm::{self, Features};
 use crate::entry::WriterNumber;
 use crate::history::{CellHistory, CellKey};
@@ -107,7 +107,7 @@ pub fn evaluate_against(
 /// A trip from the cells that were learned without it.
 fn judge(report: &mut Report, cells: &FittedCells, test: &[Way], random: &mut u64) {
     let before = report.told.forecasts();
-    let always = |one: &CellForecast, speed: f64| Some(one.best_place(speed));
+    let always = |one: &CellForecast, _speed: f64| Some(one.any_place());
     // Where a rejecter that is always on has a forecast.
     let mut known = Vec::new();
     for way in test {

@@ -149,29 +149,71 @@ fn who_stands_or_is_lost_foresees_nothing() {
     assert!(told(-1.0, usual).is_some());
 }
 
-/// What is early is told by the time: 2.5 s are a short way for a slow train.
+/// A slow train's error is long in time.
 #[test]
-fn slow_trains_are_forecast_where_their_time_is_known() {
+fn slow_trains_are_forecast_while_their_time_is_known() {
     let tight: Vec<f64> = (0..12).map(|one| 1_000.0 + 0.1 * f64::from(one)).collect();
-    let (mut forecaster, key) = cell_of(Direction::Up, &[], &tight);
-    for speed in [80.0, 15.0, 5.0] {
-        let place = forecaster.cell(&key).unwrap().place(speed).unwrap().metres();
-        let early = (1_000.5 - place) / speed;
-        assert!((0.0..2.5).contains(&early), "{speed} m/s: {early} s before");
-    }
-    let slow = TrainPosition { speed: 4.0, ..situation(Direction::Up, 980.0) };
+    let (mut forecaster, _) = cell_of(Direction::Up, &[], &tight);
+    let slow = TrainPosition { speed: 6.0, ..situation(Direction::Up, 980.0) };
     let mut told = |situation| forecaster.forecast(at(0.0), &situation, "a", CellId(1));
     let uncertainty = told(slow).unwrap().uncertainty;
     assert_eq!(uncertainty, Duration::from_millis(2_500), "not five seconds");
-    assert_eq!(told(TrainPosition { error: 5.1, ..slow }), None, "over 2.5 s off");
-    // Where handovers are 100 m apart nobody knows in which 12.5 m it is.
-    let successes: Vec<f64> = (0..24).map(|one| 1_000.0 + 10.0 * f64::from(one)).collect();
-    let failures: Vec<f64> = (0..12).map(|one| 1_100.0 + 16.0 * f64::from(one)).collect();
-    let (mut forecaster, key) = cell_of(Direction::Up, &successes, &failures);
+    assert_eq!(told(TrainPosition { error: 7.6, ..slow }), None, "over 2.5 s off");
+    // Where handovers are 250 m apart nobody knows when a slow train has one.
+    let wide: Vec<f64> = (0..24).map(|one| 1_000.0 + 10.0 * f64::from(one)).collect();
+    let (mut forecaster, key) = cell_of(Direction::Up, &[], &wide);
     let cell = forecaster.cell(&key).unwrap();
-    assert!(cell.place(SPEED).is_some());
-    for speed in [5.0, 1.0, 0.0, -1.0, f64::NAN] {
+    assert!(cell.place(SPEED).is_some() && cell.place(20.0).is_some());
+    for speed in [10.0, 1.0, 0.0, -1.0, f64::NAN] {
         assert_eq!(cell.place(speed), None, "{speed} m/s");
+    }
+}
+
+/// After few handovers the next one is less certain, so the place is farther before them.
+#[test]
+fn few_handovers_put_the_place_farther_before_them() {
+    for direction in [Direction::Up, Direction::Down] {
+        let mut before = f64::INFINITY;
+        for trips in [2, 4, 8, 16, 64] {
+            let around = |one: u32| 5_000.0 + 40.0 * (f64::from(one % 2) - 0.5);
+            let metres: Vec<f64> = (0..trips).map(around).collect();
+            let (mut forecaster, key) = cell_of(direction, &[], &metres);
+            let place = forecaster.cell(&key).unwrap().place(SPEED).unwrap().metres();
+            let ahead = 5_000.0 - direction.sign() * place;
+            assert!((20.0..before).contains(&ahead), "{trips} trips: {ahead} m, {before} m");
+            before = ahead;
+        }
+        assert!(before < 70.0, "three deviations of what came: {before}");
+    }
+}
+
+/// Whatever the shape of what decides, few failures come before the place.
+#[test]
+fn the_quantile_is_one_that_few_later_failures_precede() {
+    let mut dice = crate::simulated::Dice::new(11);
+    for (shape, tail) in [("normal", 0.0), ("heavy tails", 0.2)] {
+        let mut draw = |cell: u64| {
+            let late = dice.normal();
+            let off = 60.0 * late * (tail * late * late / 2.0).exp();
+            // Late ones fail, more often than not.
+            (1_000.0 * cell as f64 + off.clamp(-400.0, 400.0), late + dice.normal() > 0.8)
+        };
+        let mut known = Known::new(ForecastSettings::default());
+        for (trip, cell) in (0..30).flat_map(|trip| (1..40).map(move |cell| (trip, cell))) {
+            let (metres, fails) = draw(cell);
+            known.add(&handover(trip, cell, Direction::Up, metres, fails));
+        }
+        let (mut failures, mut late) = (0, 0);
+        for cell in (0..100).flat_map(|_| 1..40) {
+            let (metres, fails) = draw(cell);
+            let key = CellKey::of(&handover(0, cell, Direction::Up, 0.0, false));
+            let place = known.cell(&key).unwrap().place(SPEED).unwrap();
+            failures += u32::from(fails);
+            late += u32::from(fails && place.metres() > metres);
+        }
+        let share = f64::from(late) / f64::from(failures);
+        println!("{shape}: {late} of {failures} came before their place");
+        assert!((0.002..0.03).contains(&share), "{shape}: {share}");
     }
 }
 

@@ -86,7 +86,10 @@ mod tests {
     fn failing(path: PathView, fails_in_ms: u64) -> PathView {
         let (fails_in, uncertainty) =
             (Duration::from_millis(fails_in_ms), Duration::from_millis(200));
-        PathView { forecast: Some(Forecast { fails_in, uncertainty, permille: 300 }), ..path }
+        PathView {
+            forecast: Some(Forecast { fails_in, ends_in: fails_in, uncertainty, permille: 300 }),
+            ..path
+        }
     }
 
     fn on(rule: &str, paths: &[PathView]) -> Vec<usize> {
@@ -108,7 +111,7 @@ mod tests {
         assert_eq!(on(rule, &[failing(a, 0), failing(b, 10), c]), [2]);
         assert_eq!(on(rule, &[failing(a, 10), failing(b, 20)]), [1], "all fail: the farthest");
         let (fails_in, uncertainty) = (Duration::ZERO, Duration::MAX);
-        let forecast = Some(Forecast { fails_in, uncertainty, permille: 300 });
+        let forecast = Some(Forecast { fails_in, ends_in: fails_in, uncertainty, permille: 300 });
         assert_eq!(on(rule, &[PathView { forecast, ..a }, b, c]), [1, 2], "without bound");
         assert_eq!(on("disconnect_redundancy(permille=301)", &[failing(a, 0), b, c]), [1]);
     }

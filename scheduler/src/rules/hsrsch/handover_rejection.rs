@@ -11,19 +11,32 @@
 //! `block = true` nothing is sent instead, until the first rejection ends. `permille` ignores
 //! unlikely failures, because an idle path costs its capacity while a failure costs little if
 //! reinjection is quick.
+//!
+//! With `recovery` the rule is our own: a failure costs so long until reinjection has brought the
+//! segment over another path. A path is rejected for a segment exactly while the probability that
+//! it fails before the segment is acknowledged, times `recovery`, lets another path deliver the
+//! segment earlier. A path that is full delivers it after one more window of the flow's data. So an
+//! unlikely failure rejects only where another path is as good, and a certain one rejects unless
+//! all others are much slower. The path that is expected to deliver first is never rejected.
 
 use std::time::{Duration, Instant};
 
 use polyrail_model::PathId;
 
 use crate::params::{ParamError, Reader};
+use crate::rules::path_rate::window;
 use crate::rules::per_path::PerPath;
-use crate::{Forecast, Input, Kind, Note, PathSets, PathView, Schedulerlet};
+use crate::rules::polyrail::earliest_delivery::{delivery, seconds};
+use crate::{
+    Forecast, Input, Kind, Note, PATHS_MAX, PathSets, PathView, SEGMENT, Schedulerlet, SegmentView,
+};
 
 #[derive(Debug)]
 pub struct HandoverRejection {
     block: bool,
     permille: u16,
+    /// In seconds; zero for the published rule.
+    recovery: f64,
     paths: PerPath<Passage>,
 }
 
@@ -41,7 +54,55 @@ impl HandoverRejection {
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
         let block = params.flag("block", false)?;
         let permille = params.count("permille", 0, 0..=1_000)? as u16;
-        Ok(Self { block, permille, paths: PerPath::default() })
+        let times = Duration::ZERO..=Duration::from_secs(60);
+        let recovery = params.time("recovery", Duration::ZERO, times)?.as_secs_f64();
+        Ok(Self { block, permille, recovery, paths: PerPath::default() })
+    }
+
+    /// When a segment is expected over a path, in seconds from now, and by how much later because
+    /// the path may fail.
+    fn expected(&mut self, path: &PathView, segment: &SegmentView, now: Instant) -> (f64, f64) {
+        let bytes = match path.available() {
+            true => SEGMENT,
+            false => segment.remaining.0.min(window(path)).max(SEGMENT),
+        };
+        let delivered = delivery(path, bytes);
+        let Some(forecast) = path.forecast else {
+            self.paths.forget(path.id);
+            return (delivered, 0.0);
+        };
+        let acked = seconds(delivered + path.rtt_min.as_secs_f64() / 2.0);
+        let mut fails = forecast.fails_within(acked);
+        if forecast.ends_in.is_zero() {
+            let since = *self.paths.of(path.id).since.get_or_insert(now);
+            if now.saturating_duration_since(since) >= BEYOND_MAX {
+                fails = 0.0;
+            }
+        }
+        (delivered, fails * self.recovery)
+    }
+
+    /// Rejects the paths over which a segment is expected later than over another one because they
+    /// may fail.
+    fn reject_by_hazard(&mut self, sets: &mut PathSets, input: &Input<'_>) {
+        let candidates = sets.candidates();
+        let mut expected = [(0.0, 0.0); PATHS_MAX];
+        for path in candidates.iter() {
+            expected[path] = self.expected(&input.paths[path], &input.segment, input.now);
+        }
+        for path in candidates.iter() {
+            let (at, cost) = expected[path];
+            let is_earlier = |other: usize| {
+                let view = &input.paths[other];
+                let usable = !view.stalled && view.timeouts == 0;
+                let allowed = usable && (input.paths[path].backup || !view.backup);
+                let (by, other_cost) = expected[other];
+                allowed && other_cost < cost && by + other_cost < at + cost
+            };
+            if candidates.iter().any(is_earlier) {
+                sets.reject(path);
+            }
+        }
     }
 
     /// Until when the path is rejected, if it is and no new cell is reported before.
@@ -71,6 +132,9 @@ impl Schedulerlet for HandoverRejection {
     }
 
     fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
+        if self.recovery > 0.0 {
+            return self.reject_by_hazard(sets, input);
+        }
         let candidates = sets.candidates();
         let mut rejected = crate::PathSet::EMPTY;
         let mut again: Option<Instant> = None;

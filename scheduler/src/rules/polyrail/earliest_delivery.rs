@@ -67,7 +67,8 @@ impl Schedulerlet for EarliestDelivery {
     }
 }
 
-fn seconds(time: f64) -> Duration {
+/// A time; zero for none that is sound.
+pub(crate) fn seconds(time: f64) -> Duration {
     Duration::try_from_secs_f64(time).unwrap_or_default()
 }
 

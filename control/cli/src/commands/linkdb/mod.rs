@@ -122,9 +122,10 @@ pub(crate) struct Import {
 pub(crate) struct Evaluate {
     #[command(flatten)]
     database: Database,
-    /// The estimate of a failure's position: best expected value, mean of the failures (POLYCORN),
-    /// or one deviation before the mean of all handovers
-    #[arg(long, value_parser = rule(), default_value = "value")]
+    /// The estimate of a failure's position: a quantile of the handover's position that few
+    /// failures precede, mean of the failures (POLYCORN), or one deviation before the mean of all
+    /// handovers
+    #[arg(long, value_parser = rule(), default_value = "quantile")]
     rule: Rule,
     /// Make no forecasts for cells whose history does not separate failures from successes
     #[arg(long)]
@@ -361,11 +362,7 @@ fn judge(arguments: &Evaluate, out: &mut dyn Write) -> Result<bool> {
         }
         Ok::<_, StoreError>(())
     })?;
-    let forecast = ForecastSettings {
-        rule: arguments.rule,
-        guard: arguments.guard,
-        ..ForecastSettings::default()
-    };
+    let forecast = ForecastSettings { rule: arguments.rule, guard: arguments.guard };
     let mut settings = EvaluateSettings { forecast, ..EvaluateSettings::default() };
     if let Some(trips) = arguments.trips {
         settings.trips_max = trips;
@@ -440,10 +437,10 @@ fn file_format() -> impl TypedValueParser<Value = Format> {
 }
 
 fn rule() -> impl TypedValueParser<Value = Rule> {
-    PossibleValuesParser::new(["value", "mean", "naive"]).map(|name| match name.as_str() {
+    PossibleValuesParser::new(["quantile", "mean", "naive"]).map(|name| match name.as_str() {
         "mean" => Rule::Mean,
         "naive" => Rule::Naive,
-        _ => Rule::Value,
+        _ => Rule::Quantile,
     })
 }
 

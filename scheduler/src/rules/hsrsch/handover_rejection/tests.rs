@@ -1,11 +1,18 @@
 //! Tests of `handover_rejection`.
 
 use super::*;
-use crate::samples::{base, chosen, full, ms, path, sent, stalled};
+use polyrail_model::{Bitrate, Bytes};
+
+use crate::samples::{backup, base, chosen, full, ms, path, sent, stalled};
 use crate::{Chain, ChainSpec, Decision, SegmentView};
 
 fn failing(path: PathView, fails_in: u64) -> PathView {
-    let forecast = Forecast { fails_in: ms(fails_in), uncertainty: ms(200), permille: 300 };
+    let forecast = Forecast {
+        fails_in: ms(fails_in),
+        ends_in: ms(fails_in),
+        uncertainty: ms(200),
+        permille: 300,
+    };
     PathView { forecast: Some(forecast), ..path }
 }
 
@@ -16,7 +23,10 @@ fn timed_out(path: PathView) -> PathView {
 /// A train that stands still.
 fn unsure(path: PathView) -> PathView {
     let (fails_in, uncertainty) = (ms(3_600_000), Duration::MAX);
-    PathView { forecast: Some(Forecast { fails_in, uncertainty, permille: 300 }), ..path }
+    PathView {
+        forecast: Some(Forecast { fails_in, ends_in: fails_in, uncertainty, permille: 300 }),
+        ..path
+    }
 }
 
 fn choice(chain: &mut Chain, now: Instant, paths: &[PathView]) -> Option<usize> {
@@ -69,6 +79,87 @@ fn unlikely_failure_rejects_no_path() {
     };
     assert_eq!(default(349), (0, vec![1]), "the default chain uses it, and copies");
     assert_eq!(default(350), (1, vec![]), "the default chain turns it away");
+}
+
+/// A path of 8 Mbit/s that fails with this probability (1/1,000) in the next `ends_in` ms.
+fn risky(path: PathView, ends_in: u64, permille: u16) -> PathView {
+    let (fails_in, ends_in) = (Duration::ZERO, ms(ends_in));
+    let forecast = Forecast { fails_in, ends_in, uncertainty: Duration::ZERO, permille };
+    PathView { forecast: Some(forecast), ..steady(path) }
+}
+
+/// Empty, 8 Mbit/s.
+fn steady(path: PathView) -> PathView {
+    let rate = Some(Bitrate::from_mbps(8.0));
+    PathView { rate, capacity: rate, window: Bytes(200_000), ..path }
+}
+
+/// Full, with 100 KB in flight; a window of data takes 200 ms more.
+fn loaded(path: PathView) -> PathView {
+    PathView { room: Bytes::ZERO, outstanding: Bytes(100_000), ..steady(path) }
+}
+
+#[test]
+fn hazard_rejects_a_path_exactly_while_another_one_is_expected_to_deliver_earlier() {
+    // Delivered after 50 and 80 ms, acknowledged after 100 and 160. A failure costs 500 ms.
+    let (a, b) = (path(1, 100), path(2, 160));
+    let bulk = Bytes::from_mib(1);
+    for (name, paths, remaining, wanted) in [
+        ("no forecast", [steady(a), steady(b)], bulk, [true, true]),
+        ("certain", [risky(a, 0, 1_000), steady(b)], bulk, [false, true]),
+        (
+            "below break-even: 59 of 1,000 cost 29.5 ms",
+            [risky(a, 0, 59), steady(b)],
+            bulk,
+            [true; 2],
+        ),
+        ("above it: 61 of 1,000 cost 30.5 ms", [risky(a, 0, 61), steady(b)], bulk, [false, true]),
+        ("a tenth of it falls into the time", [risky(a, 1_000, 590), steady(b)], bulk, [true; 2]),
+        ("the same, above", [risky(a, 1_000, 610), steady(b)], bulk, [false, true]),
+        (
+            "the other is the likelier one",
+            [risky(a, 0, 500), risky(b, 0, 600)],
+            bulk,
+            [true, false],
+        ),
+        (
+            "both are certain: the first stays",
+            [risky(a, 0, 1_000), risky(b, 0, 1_000)],
+            bulk,
+            [true; 2],
+        ),
+        ("the other is dead", [risky(a, 0, 1_000), stalled(b)], bulk, [true; 2]),
+        ("the other has timed out", [risky(a, 0, 1_000), timed_out(steady(b))], bulk, [true; 2]),
+        ("the other is a backup", [risky(a, 0, 1_000), backup(steady(b))], bulk, [true; 2]),
+        // 300 KB less 80 ms: 220 ms, against 50 and 169.5.
+        ("the other is full", [risky(a, 0, 339), loaded(b)], bulk, [true; 2]),
+        ("and still earlier", [risky(a, 0, 341), loaded(b)], bulk, [false, true]),
+        // 101.4 KB less 80 ms, but not before 80 ms.
+        ("full, but the end of the flow", [risky(a, 0, 61), loaded(b)], Bytes(1), [false, true]),
+    ] {
+        let params = "handover_rejection(recovery=500ms)";
+        let mut chain = ChainSpec::of(&[params, "min_rtt", "redundancy"]).unwrap().build();
+        let segment = SegmentView { remaining, ..SegmentView::default() };
+        let on = |view: &PathView| !view.stalled && view.room > Bytes::ZERO && !view.backup;
+        let decision = chain.decide(&Input { paths: &paths, segment, now: base() });
+        let taken = crate::samples::targets(decision);
+        let allowed = [0, 1].map(|path| wanted[path] && on(&paths[path]));
+        assert_eq!([0, 1].map(|path| taken.contains(&path)), allowed, "{name}: {taken:?}");
+    }
+}
+
+/// A slow train may stay in the cell beyond all places.
+#[test]
+fn hazard_beyond_the_last_place_ends() {
+    let rules = ["handover_rejection(recovery=500ms)", "min_rtt"];
+    let mut chain = ChainSpec::of(&rules).unwrap().build();
+    let paths = [risky(path(1, 100), 0, 900), steady(path(2, 160))];
+    for (at, wanted) in [(0, 1), (2_499, 1), (2_500, 0), (60_000, 0)] {
+        assert_eq!(choice(&mut chain, base() + ms(at), &paths), Some(wanted), "{at} ms");
+    }
+    let gone = [steady(path(1, 100)), steady(path(2, 160))];
+    assert_eq!(choice(&mut chain, base() + ms(61_000), &gone), Some(0), "another cell");
+    assert_eq!(choice(&mut chain, base() + ms(70_000), &paths), Some(1), "another forecast");
 }
 
 #[test]

@@ -107,7 +107,8 @@ fn deselected_path_gets_copies() {
         decide(SEGMENT, base() + ms(1_000))
     };
     assert_eq!(sends(paths[0]), [1, 0], "idle for a second");
-    let forecast = Forecast { fails_in: ms(10), uncertainty: ms(200), permille: 300 };
+    let forecast =
+        Forecast { fails_in: ms(10), ends_in: ms(10), uncertainty: ms(200), permille: 300 };
     let failing = PathView { forecast: Some(forecast), ..paths[0] };
     assert_eq!(sends(failing), [1], "about to fail");
     assert_eq!(sends(full(paths[0])), [1]);
@@ -117,7 +118,7 @@ fn deselected_path_gets_copies() {
 fn unsuitable_paths_get_no_copies() {
     let (a, b) = (path(1, 40), path(2, 60));
     let (fails_in, uncertainty) = (Duration::ZERO, Duration::from_millis(200));
-    let forecast = Forecast { fails_in, uncertainty, permille: 300 };
+    let forecast = Forecast { fails_in, ends_in: fails_in, uncertainty, permille: 300 };
     for (name, other) in [
         ("full", full(b)),
         ("stalled", stalled(b)),
