@@ -10,7 +10,7 @@
 
 use polyrail_model::{Direction, Position};
 
-use super::pool::{Places, Pool};
+use super::pool::{NORMAL, Places, Pool};
 use super::settings::{ForecastSettings, Rule, SUPPORT};
 use crate::entry::WriterNumber;
 use crate::history::{CellHistory, CellKey};
@@ -123,8 +123,18 @@ impl CellForecast {
     /// The place of the failure, where the history supports a forecast for a train of this speed
     /// (metres a second, along the direction).
     pub fn place(&self, speed: f64) -> Option<Position> {
+        self.place_within(speed, self.deviation)
+    }
+
+    /// The same where another deviation decides whether the train is fast enough.
+    pub(super) fn place_within(&self, speed: f64, deviation: f64) -> Option<Position> {
         let sound = self.failed_trips >= SUPPORT && self.separable;
-        (sound && self.deviation <= SPREAD_S * speed).then(|| self.any_place())
+        (sound && deviation <= SPREAD_S * speed).then(|| self.any_place())
+    }
+
+    /// The deviation of the next handover from the mean, in metres.
+    pub(super) fn deviation(&self) -> f64 {
+        self.deviation
     }
 
     /// The same, whether it is supported or not.
@@ -132,11 +142,10 @@ impl CellForecast {
         self.at(self.place)
     }
 
-    /// Where nearly every handover has begun, for a forecast at this place: as far beyond the mean
-    /// as the place is before it.
+    /// Where nearly every handover has begun, for a forecast at this place.
     pub fn end(&self, place: Position) -> Position {
-        let along = self.along_way(place);
-        self.at(along.max(2.0 * self.mean - along))
+        let last = self.mean + NORMAL * self.deviation;
+        self.at(self.along_way(place).max(last))
     }
 
     /// Metres of a position along the direction of travel.

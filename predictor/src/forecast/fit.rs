@@ -57,10 +57,15 @@ impl Fit {
     /// single writer than the latter's tolerance.
     pub fn place(&self, here: Position, speed: f64) -> Option<(&CellForecast, Position)> {
         let cell = CellForecast::in_force(&self.all, here)?;
-        let mut along = cell.along_way(cell.place(speed)?);
-        for without in &self.without {
-            let one = CellForecast::in_force(without, here)?;
-            along = along.max(one.along_way(one.place(speed)?) - one.tolerance(speed));
+        let others = self.without.iter().map(|without| CellForecast::in_force(without, here));
+        let others: Vec<&CellForecast> = others.collect::<Option<_>>()?;
+        // One writer that spreads its handovers makes no train too slow.
+        let deviations = others.iter().map(|one| one.deviation());
+        let least = deviations.fold(cell.deviation(), f64::min);
+        let mut along = cell.along_way(cell.place_within(speed, least)?);
+        for one in others {
+            let place = one.along_way(one.place_within(speed, least)?);
+            along = along.max(place - one.tolerance(speed));
         }
         // Rounding a rounded place does not change it.
         Some((cell, cell.at(along)))

@@ -15,12 +15,12 @@ use crate::history::{CellHistory, CellKey, Passage};
 pub struct Pool {
     /// The pooled deviation of the handovers of a cell, in metres.
     pub spread: f64,
-    /// By how many deviations the place of a forecast is beyond the mean of the cell's handovers:
-    /// at most [`LATE_AIM`] of the failures come before it.
+    /// By how many deviations the place of a forecast is beyond the mean of the cell's handovers.
+    /// About [`LATE_AIM`] of the failures are expected before it.
     pub quantile: f64,
     rates: BTreeMap<String, FailureRates>,
     unknown: FailureRates,
-    /// The failures that the quantile rests on.
+    /// The failures that the quantile rests on; 0 if it is a median of several.
     failures: u32,
 }
 
@@ -78,7 +78,7 @@ impl Pool {
             quantile: middle(all.iter().map(|one| one.quantile)),
             rates: rates.collect(),
             unknown: FailureRates::new(std::iter::empty()),
-            failures: all.iter().map(|one| one.failures).sum(),
+            failures: 0,
         }
     }
 
@@ -194,9 +194,9 @@ impl Places {
         self.mean
     }
 
-    /// By how many deviations each failure came beyond the mean, as a forecast would have foretold
-    /// it that did not know this handover. Failures of a cell that would not have forecast do not
-    /// count: its mean is not shifted by failures, so they are later than those foretold.
+    /// By how many deviations each failure came beyond the mean, by a forecast that does not know
+    /// this handover. Failures of a cell with fewer than [`SUPPORT`] others do not count: such a
+    /// cell makes no forecast, and failures do not move its mean, so they are later.
     fn residuals(&self, usual: f64) -> impl Iterator<Item = f64> {
         let count = self.kept.len() as f64;
         let foretold = self.failures() > SUPPORT;
@@ -235,10 +235,14 @@ fn spread_of(group: &[Seen]) -> f64 {
 
 /// The pooled deviation of the cells, with a few handovers of the assumed spread.
 fn spread(cells: &[Places]) -> f64 {
-    let squares: f64 = cells.iter().map(|cell| cell.squares).sum();
-    let free: usize = cells.iter().map(|cell| cell.kept.len().saturating_sub(1)).sum();
-    let pooled = (SPREAD_WEIGHT * SPREAD * SPREAD + squares) / (SPREAD_WEIGHT + free as f64);
-    pooled.sqrt().clamp(SPREAD_MIN, SPREAD_MAX)
+    let (mut squares, mut free) = (SPREAD_WEIGHT * SPREAD * SPREAD, SPREAD_WEIGHT);
+    for cell in cells {
+        let own = cell.kept.len().saturating_sub(1) as f64;
+        // Of two handovers far apart neither is known to be wrong.
+        squares += cell.squares.min(own * SPREAD_MAX * SPREAD_MAX);
+        free += own;
+    }
+    (squares / free).sqrt().clamp(SPREAD_MIN, SPREAD_MAX)
 }
 
 /// The quantile of residuals that the next failure comes before as seldom as [`LATE_AIM`]: that of
@@ -249,7 +253,8 @@ fn quantile(mut residuals: Vec<f64>) -> f64 {
     let count = residuals.len() as f64;
     let mean = residuals.iter().sum::<f64>() / (count + ASSUMED);
     let squares: f64 = residuals.iter().map(|one| (one - mean).powi(2)).sum();
-    let normal = mean - NORMAL * ((squares + ASSUMED) / (count + ASSUMED)).sqrt();
+    let assumed = ASSUMED * (1.0 + mean * mean);
+    let normal = mean - NORMAL * ((squares + assumed) / (count + ASSUMED)).sqrt();
     if residuals.len() < ENOUGH as usize {
         return normal;
     }
@@ -287,7 +292,7 @@ const ENOUGH: u32 = 64;
 /// some of the difference is chance.
 const LATE_AIM: f64 = 0.015;
 /// The quantile of a standard normal distribution for it, without the sign.
-const NORMAL: f64 = 2.17;
+pub(super) const NORMAL: f64 = 2.17;
 /// Handovers in general, whose residuals have a mean of 0 and a deviation of 1, count as so many
 /// failures.
 const ASSUMED: f64 = 8.0;

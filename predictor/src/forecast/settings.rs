@@ -22,12 +22,8 @@ pub struct ForecastSettings {
     pub rule: Rule,
     /// Cells whose failures the SVM cannot tell from their successes never forecast.
     ///
-    /// Off by default. On 24 generated routes (`make linkdb-eval`) the guard lowers coverage from
-    /// 0.754 to 0.750 and gains nothing. With outcomes dealt anew within their cells, so that there
-    /// is nothing to tell apart, it refuses nearly half of what was foreseen: coverage falls from
-    /// 0.71 to 0.38 and correct ones of all failures from 0.56 to 0.30, while successes rise from
-    /// 0.88 to 0.93 correct. By the costs here that loses more than it gains: where a train hands
-    /// over is foreseen even if its outcome is not.
+    /// Off by default: on generated routes it gains nothing, and where there is nothing to tell
+    /// apart it refuses nearly half of the forecasts (`docs/linkdb.md`, section 9).
     pub guard: bool,
 }
 

@@ -218,8 +218,7 @@ impl Options {
         Ok(())
     }
 
-    /// The rule in worlds that nobody tunes on, next to the quantiles that one would choose who
-    /// knew all outcomes.
+    /// The rule in other worlds, next to fixed quantiles.
     fn worlds(&self, results: &mut Results, prefix: &str) -> Result<()> {
         let usual = Campaign { trips: self.trips, ..Campaign::default() };
         let spread = |factor: f64| Campaign { spread: factor, ..usual };
@@ -295,7 +294,8 @@ const TRIPS: u64 = 24;
 /// In each world, the figures after so many trips are judged as well.
 const WORLD_LEARNING: [usize; 3] = [4, 8, 16];
 /// In deviations.
-const QUANTILES: [f64; 9] = [-3.0, -2.5, -2.0, -1.75, -1.5, -1.25, -1.0, -0.75, -0.5];
+const QUANTILES: [f64; 12] =
+    [-3.0, -2.5, -2.0, -1.75, -1.5, -1.25, -1.0, -0.75, -0.5, 0.0, 0.5, 1.0];
 /// The length of a route.
 const METRES: f64 = 60_000.0;
 /// The distance of the simulator's route seeds from the others.

@@ -1,4 +1,4 @@
-//! Worlds that differ from the generator's in one respect. Nobody tunes on them.
+//! Worlds that differ from the generator's in one respect.
 
 use std::time::Duration;
 
@@ -18,11 +18,12 @@ pub enum World {
     HeavyTails,
     /// Every second cell is left at either of two places.
     TwoPlaces,
-    /// From the thirteenth trip on every third cell has a new number.
+    /// From the thirteenth trip on every third cell has a new number; shorter campaigns are the
+    /// generator's.
     Renumbered,
     /// Handovers come so many seconds after a fixed place that the speed decides where.
     PlacesBySpeed,
-    /// The signal alone decides which handovers fail.
+    /// The measured signal alone decides which handovers fail; lateness weakens it a little.
     FailuresBySignal,
     /// The lateness alone does.
     FailuresByLateness,
@@ -58,7 +59,7 @@ impl World {
         match self {
             Self::Generated | Self::Renumbered => {}
             Self::HeavyTails => {
-                // Tukey's h-distribution; within the cells on both sides.
+                // Tukey's h-distribution, at most half a cell away.
                 let most = (cell.to - cell.from) / 2.0;
                 let off = late * cell.border.spread * (TAILS * late * late / 2.0).exp();
                 handover.metres = cell.to + off.clamp(-most, most);
@@ -72,8 +73,7 @@ impl World {
                 handover.metres += BY_SPEED_S * (speed - Speed::Kmh300.metres_per_second());
             }
             Self::FailuresBySignal => {
-                let weak = cell.border.rsrp - handover.rsrp - LATE_DB * late;
-                decide(cell, handover, weak / WEAK_DB);
+                decide(cell, handover, (cell.border.rsrp - handover.rsrp) / SIGNAL_DB);
             }
             Self::FailuresByLateness => decide(cell, handover, late),
             Self::FailuresByChance => decide(cell, handover, dice.normal()),
@@ -110,9 +110,9 @@ const TAILS: f64 = 0.2;
 /// How far before the usual place the second one is, as a share of the cell.
 const SECOND_PLACE: f64 = 0.3;
 const BY_SPEED_S: f64 = 2.0;
-/// The generator's effect of lateness on the signal, and the deviation of all others, in dB.
-const LATE_DB: f64 = 2.0;
-const WEAK_DB: f64 = 3.605_551_3;
+/// The deviation of the generator's signal at a border: 2 dB by lateness, 3 by weakness, 2 by
+/// noise.
+const SIGNAL_DB: f64 = 4.123;
 /// A campaign has 24 trips.
 const RENUMBERED_FROM: u64 = 12;
 const RENUMBERED: u64 = 1_000_000;

@@ -78,6 +78,8 @@ impl HandoverRejection {
             if now.saturating_duration_since(since) >= BEYOND_MAX {
                 fails = 0.0;
             }
+        } else {
+            self.paths.forget(path.id);
         }
         (delivered, fails * self.recovery)
     }

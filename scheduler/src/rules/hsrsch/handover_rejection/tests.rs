@@ -157,6 +157,9 @@ fn hazard_beyond_the_last_place_ends() {
     for (at, wanted) in [(0, 1), (2_499, 1), (2_500, 0), (60_000, 0)] {
         assert_eq!(choice(&mut chain, base() + ms(at), &paths), Some(wanted), "{at} ms");
     }
+    let next = [risky(path(1, 100), 60_000, 900), paths[1]];
+    assert_eq!(choice(&mut chain, base() + ms(60_500), &next), Some(0), "the next cell");
+    assert_eq!(choice(&mut chain, base() + ms(60_900), &paths), Some(1), "and beyond its places");
     let gone = [steady(path(1, 100)), steady(path(2, 160))];
     assert_eq!(choice(&mut chain, base() + ms(61_000), &gone), Some(0), "another cell");
     assert_eq!(choice(&mut chain, base() + ms(70_000), &paths), Some(1), "another forecast");
