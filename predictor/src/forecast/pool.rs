@@ -16,7 +16,7 @@ pub struct Pool {
     /// The pooled deviation of the handovers of a cell, in metres.
     pub spread: f64,
     /// By how many deviations the place of a forecast is beyond the mean of the cell's handovers.
-    /// About [`LATE_AIM`] of the failures are expected before it.
+    /// Few of the failures are expected before it.
     pub quantile: f64,
     rates: BTreeMap<String, FailureRates>,
     unknown: FailureRates,
