@@ -128,6 +128,15 @@ fn everywhere_at_once(line: &Line) -> Vec<Forgery> {
     }
     let spread = |trip: u64| 10.0 * (trip % 60) as f64 - 300.0;
     all.push(("failures all along", everywhere(&mut new(), line, 128, true, spread)));
+    // Up to 600 m away, in two groups and a bridge between them.
+    let wide = |trip: u64| match trip % 3 {
+        0 => -600.0 + trip as f64,
+        1 => 600.0 - trip as f64,
+        _ => 6.0 * trip as f64 - 380.0,
+    };
+    for (name, fails) in [("failures far and wide", true), ("successes far and wide", false)] {
+        all.push((name, everywhere(&mut new(), line, 128, fails, wide)));
+    }
     all.push(("successes in every cell", everywhere(&mut new(), line, 128, false, |_| 0.0)));
     all.push(("late successes", everywhere(&mut new(), line, 128, false, |_| 120.0)));
     all.push(("successes all along", everywhere(&mut new(), line, 128, false, spread)));
