@@ -21,7 +21,7 @@ use polyrail_emulator::results::{Report as Results, results_folder};
 use polyrail_predictor::forecast::evaluate::{EvaluateSettings, Report, evaluate_against};
 use polyrail_predictor::forecast::{ForecastSettings, Rule};
 
-use records::{Campaign, REPORT_MS, campaign};
+use records::{Campaign, REPORT_MS, Trips, campaign};
 use serde_json::Value;
 use worlds::World;
 
@@ -153,12 +153,7 @@ impl Options {
             report: REPORT_MS as f64 / 1_000.0,
             noise: 1.0,
         };
-        let settings = EvaluateSettings {
-            forecast: self.settings(),
-            separability: false,
-            learning: Vec::new(),
-            ..EvaluateSettings::default()
-        };
+        let settings = EvaluateSettings { forecast: self.settings(), ..unseparated() };
         piloted::judge(results, prefix, self.from..self.from + routes, &setup, &settings)
     }
 
@@ -236,22 +231,14 @@ impl Options {
             ("by_lateness", world(World::FailuresByLateness)),
             ("by_chance", world(World::FailuresByChance)),
         ] {
-            let mut trips = Vec::new();
-            for route in self.from..self.from + self.routes {
-                trips.push(campaign(route, &what)?);
-            }
+            let routes: Result<Vec<_>> = (self.from..self.from + self.routes)
+                .map(|route| Ok((route, campaign(route, &what)?)))
+                .collect();
+            let routes = routes?;
             let report = |rule: Rule, learning: &[usize]| {
-                let mut all = Report::default();
-                for route in &trips {
-                    let settings = EvaluateSettings {
-                        forecast: ForecastSettings { rule, guard: false },
-                        separability: false,
-                        learning: learning.to_vec(),
-                        ..EvaluateSettings::default()
-                    };
-                    all.merge(&evaluate_against(&route.records, &route.truths, &settings));
-                }
-                all
+                let forecast = ForecastSettings { rule, guard: false };
+                let learning = learning.to_vec();
+                judged(&routes, &EvaluateSettings { forecast, learning, ..unseparated() })
             };
             let own = report(Rule::Quantile, &WORLD_LEARNING);
             let fixed = QUANTILES.map(|quantile| report(Rule::Fixed(quantile), &[]).told.failures);
@@ -272,20 +259,33 @@ impl Options {
         forecast: &ForecastSettings,
         full: bool,
     ) -> Result<Report> {
-        let mut settings =
-            EvaluateSettings { forecast: *forecast, separability: full, ..Default::default() };
+        let mut settings = EvaluateSettings { forecast: *forecast, ..Default::default() };
         if !full {
-            settings.learning.clear();
+            settings = EvaluateSettings { forecast: *forecast, ..unseparated() };
         }
         let mut all = Report::default();
         for route in self.from..self.from + self.routes {
             let trips = campaign(route, &Campaign { trips: self.trips, ..*what })?;
-            settings.seed = route;
-            all.merge(&evaluate_against(&trips.records, &trips.truths, &settings));
+            all.merge(&judged(&[(route, trips)], &settings));
         }
         println!("\n## {title}\n\n{all}");
         Ok(all)
     }
+}
+
+/// Without the SVM and the learning curve.
+fn unseparated() -> EvaluateSettings {
+    EvaluateSettings { separability: false, learning: Vec::new(), ..Default::default() }
+}
+
+/// All routes together.
+fn judged(routes: &[(u64, Trips)], settings: &EvaluateSettings) -> Report {
+    let mut all = Report::default();
+    for (route, trips) in routes {
+        let settings = EvaluateSettings { seed: *route, ..settings.clone() };
+        all.merge(&evaluate_against(&trips.records, &trips.truths, &settings));
+    }
+    all
 }
 
 /// A whole run.

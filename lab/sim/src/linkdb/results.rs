@@ -46,8 +46,7 @@ pub fn forecasts(results: &mut Results, prefix: &str, report: &Report, judged: b
     add("correct_of_all_failures", failures.correct_of_all(), Goal::None);
     add("coverage", failures.coverage(), Goal::None);
     add("coverage_ceiling", report.ceiling(), Goal::None);
-    let of_ceiling = failures.coverage().zip(report.ceiling()).map(|(own, most)| own / most);
-    add("coverage_of_ceiling", of_ceiling, Goal::AtLeast(COVERED));
+    add("coverage_of_ceiling", covered(report), Goal::AtLeast(COVERED));
     add("alarms_true", report.told.alarms_true(), Goal::None);
     add("calibration_error", calibration_error(&report.calibration), Goal::AtMost(CALIBRATED));
 }
@@ -74,9 +73,13 @@ pub fn world(results: &mut Results, prefix: &str, own: &Report, fixed: &[Classes
     add("correct_fixed", best, Goal::None);
     let behind = best.zip(failures.correct_share()).map(|(best, own)| best - own);
     add("correct_behind_fixed", behind, Goal::AtMost(BEHIND));
-    let covered = failures.coverage().zip(own.ceiling()).map(|(own, most)| own / most);
-    add("coverage_of_ceiling", covered, Goal::AtLeast(COVERED));
+    add("coverage_of_ceiling", covered(own), Goal::AtLeast(COVERED));
     add("alarms_true", own.told.alarms_true(), goal(&ALARMS_TRUE));
+}
+
+/// The share of failures with a forecast, of those that could have one.
+fn covered(report: &Report) -> Option<f64> {
+    report.told.failures.coverage().zip(report.ceiling()).map(|(own, most)| own / most)
 }
 
 /// The main figures of other forecasts.
