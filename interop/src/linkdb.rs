@@ -52,8 +52,8 @@ pub struct Record<'a> {
     pub from: u64,
     /// The new cell.
     pub to: u64,
-    /// The signal strength of the old cell.
-    pub rsrp_dbm: f64,
+    /// The signal strength of the old cell, if the modem reported it.
+    pub rsrp_dbm: Option<f64>,
     /// `success`, `type1`, `type2` or `type3`.
     pub outcome: &'a str,
     /// How long the carrier passed no packet.
@@ -100,8 +100,11 @@ pub fn records_of<'a>(writer: &str, records: impl IntoIterator<Item = Record<'a>
 /// trip a day, for `polyrail linkdb import`.
 pub fn history(route: &Route, trips: &[Trip]) -> String {
     records(trips.iter().zip(0_u64..).flat_map(|(trip, number)| {
-        let seen = trip.sightings(REPORT).into_iter().enumerate();
-        seen.map(move |(sequence, sighting)| seen_record(route, number, sequence, &sighting))
+        let (seen, signals) = (trip.sightings(REPORT), trip.signals(route));
+        seen.into_iter().enumerate().map(move |(sequence, sighting)| {
+            let rsrp_dbm = sighting.handover.heard(&signals[sighting.carrier]);
+            seen_record(route, number, sequence, &sighting, rsrp_dbm)
+        })
     }))
 }
 
@@ -110,6 +113,7 @@ fn seen_record<'a>(
     number: u64,
     sequence: usize,
     sighting: &Sighting,
+    rsrp_dbm: Option<f64>,
 ) -> Record<'a> {
     let Sighting { carrier, handover, at, metres } = *sighting;
     Record {
@@ -121,7 +125,7 @@ fn seen_record<'a>(
         metres_per_second: route.speed.metres_per_second(),
         from: handover.from.into(),
         to: handover.to.into(),
-        rsrp_dbm: handover.rsrp,
+        rsrp_dbm,
         outcome: match handover.outcome {
             HandoverResult::Success => "success",
             HandoverResult::FailureHeld => "type2",
@@ -208,7 +212,7 @@ impl Record<'_> {
             "speed_m_s": (self.metres_per_second * 100.0).round() / 100.0,
             "from": format!("{:x}", self.from),
             "to": format!("{:x}", self.to),
-            "rsrp_dbm": tenths(self.rsrp_dbm),
+            "rsrp_dbm": self.rsrp_dbm.map(tenths),
             "outcome": self.outcome,
             "dark_ms": self.dark.as_millis() as u64,
         } })

@@ -154,6 +154,9 @@ pub struct SegmentView {
     pub remaining: Bytes,
     /// The paths (by index) that have carried it already.
     pub carried: PathSet,
+    /// How long a failing path holds its segments until they are sent again over another one, as
+    /// the session measured it.
+    pub recovery: Duration,
     /// It belongs to the tail of its flow: the application has closed the flow. A pause is not an
     /// end.
     pub tail: bool,

@@ -169,6 +169,9 @@ pub const STALL_MIN: Duration = Duration::from_millis(300);
 /// The maximum of 3 srtt + 4 rttvar in that rule.
 pub const STALL_MAX: Duration = Duration::from_secs(5);
 
+/// How long a failing path holds its segments, before the first stall is measured.
+pub const RECOVERY: Duration = Duration::from_secs(1);
+
 /// The maximum time that a long queue adds to that rule.
 pub const STALL_QUEUE_MAX: Duration = Duration::from_secs(2);
 

@@ -226,8 +226,7 @@ fn operator_inspects_linkdb() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("linkdb.redb");
     let retention = Duration::from_secs(86_400);
-    let settings =
-        LinkDbSettings { events_max: 1_000, retention, forecast: false, guard: false, share: true };
+    let settings = LinkDbSettings { events_max: 1_000, retention, forecast: false, share: true };
     let role = NodeRole::Cloud;
     let notify = Box::new(|| {});
     let (name, file) = ("train-7".to_owned(), Some(path.clone()));

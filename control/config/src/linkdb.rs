@@ -29,10 +29,6 @@ pub struct LinkDbConfig {
     /// recorded all the same.
     #[serde(default = "yes")]
     pub forecast: bool,
-    /// Whether forecasts leave out cells whose history cannot tell failures from successes;
-    /// default false.
-    #[serde(default)]
-    pub guard: bool,
     /// Cloud only: whether gateways receive each other's records; default true.
     pub share: Option<bool>,
 }

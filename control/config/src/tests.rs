@@ -108,7 +108,7 @@ fn every_table_of_a_gateway_is_read() {
                   [scheduler]\nchain = [\"round_robin\", \"redundancy\"]\n\
                   [log]\nlevel = \"trace\"\nformat = \"json\"\n\
                   [linkdb]\npath = \"/l\"\nevents_max = 1000\nretention_days = 36500\n\
-                  forecast = false\nguard = true\n\
+                  forecast = false\n\
                   [intercept]\ninterfaces=[\"l\"]\nother = \"direct:a\"\nprivate = \"carry\"\n";
     let config = gateway(&format!("mode = \"quic\"\n{text}{tables}")).unwrap();
     assert_eq!((config.common.mode, config.carriers[0].mode), (Mode::Quic, Some(Mode::Tls)));
@@ -135,7 +135,6 @@ fn every_table_of_a_gateway_is_read() {
         events_max: 1000,
         retention_days: 36_500.try_into().unwrap(),
         forecast: false,
-        guard: true,
         share: None,
     };
     assert_eq!(common.linkdb, Some(linkdb));
@@ -163,7 +162,6 @@ fn every_table_of_a_cloud_is_read() {
         events_max: 1_000_000,
         retention_days: 365.try_into().unwrap(),
         forecast: true,
-        guard: false,
         share: Some(false),
     };
     assert!(!linkdb.shares());
@@ -310,8 +308,8 @@ fn mistakes_in_other_tables_have_line_key_and_reason() {
         (linkdb, "share = true", "linkdb.share", "unknown field"),
         (linkdb, "events_max = 999", "linkdb.events_max", "not between 1000 and 100000000"),
         (linkdb, "retention_days = 36501", "linkdb.retention_days", "not between 1 and 36500"),
-        (linkdb, "guard = \"yes\"", "linkdb.guard", "a boolean"),
-        ("linkdb]", "guard = true", "linkdb.path", "missing"),
+        (linkdb, "forecast = \"yes\"", "linkdb.forecast", "a boolean"),
+        ("linkdb]", "forecast = true", "linkdb.path", "missing"),
     ];
     for (table, line, key, reason) in rows {
         let mark = if reason == "missing" { table } else { line };

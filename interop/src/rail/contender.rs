@@ -14,10 +14,11 @@ pub(super) enum Contender {
         mode: String,
         /// The congestion control of all carriers; `None`: the default one.
         congestion: Option<String>,
-        /// The scheduler of both sides; `None`: the default one.
+        /// The scheduler of both sides, a chain's name or rules with `/` between them; `None`: the
+        /// default one.
         chain: Option<String>,
-        /// Both sides have a LinkDB with a learned history.
-        linkdb: bool,
+        /// LinkDB on both sides.
+        linkdb: Linked,
     },
     /// The kernel's TCP with bbr over one carrier, given by its index.
     Single(usize),
@@ -27,6 +28,28 @@ pub(super) enum Contender {
     Mptcp(String),
     /// The kernel's TCP with bbr over one link with the sum of the rates and the least delay.
     Ideal,
+}
+
+/// What LinkDB does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Linked {
+    /// There is none.
+    Off,
+    /// It has a learned history and records, and makes no forecasts.
+    Records,
+    /// It forecasts.
+    Forecasts,
+}
+
+impl Linked {
+    /// The end of a contender's name.
+    fn suffix(self) -> &'static str {
+        match self {
+            Linked::Off => "",
+            Linked::Records => "+records",
+            Linked::Forecasts => "+linkdb",
+        }
+    }
 }
 
 impl Contender {
@@ -50,10 +73,11 @@ impl FromStr for Contender {
             "mptcp-bbr" | "mptcp-cubic" => Contender::Mptcp(text["mptcp-".len()..].to_owned()),
             "ideal" => Contender::Ideal,
             _ => {
-                let (rest, linkdb) = match text.strip_suffix("+linkdb") {
-                    Some(rest) => (rest, true),
-                    None => (text, false),
-                };
+                let ends = |linked: &Linked| text.strip_suffix(linked.suffix());
+                let known = [Linked::Forecasts, Linked::Records];
+                let linkdb = known.into_iter().find(|linked| ends(linked).is_some());
+                let linkdb = linkdb.unwrap_or(Linked::Off);
+                let rest = ends(&linkdb).unwrap_or(text);
                 let (mode, chain) = match rest.split_once('/') {
                     Some((mode, chain)) => (mode, Some(chain.to_owned())),
                     None => (rest, None),
@@ -77,7 +101,7 @@ impl fmt::Display for Contender {
             Contender::Polyrail { mode, congestion, chain, linkdb } => {
                 let congestion = congestion.iter().map(|it| format!(":{it}")).collect::<String>();
                 let chain = chain.iter().map(|chain| format!("/{chain}")).collect::<String>();
-                write!(f, "{mode}{congestion}{chain}{}", if *linkdb { "+linkdb" } else { "" })
+                write!(f, "{mode}{congestion}{chain}{}", linkdb.suffix())
             }
             Contender::Single(0) => f.write_str("single-a"),
             Contender::Single(_) => f.write_str("single-b"),
@@ -89,8 +113,8 @@ impl fmt::Display for Contender {
 }
 
 /// All names, for messages.
-const NAMES: &str = "quic, tls, auto (each with :CONGESTION, /CHAIN and +linkdb), single-a, \
-                     single-b, round-robin, mptcp-bbr, mptcp-cubic, ideal";
+const NAMES: &str = "quic, tls, auto (each with :CONGESTION, /CHAIN, and +linkdb or +records), \
+                     single-a, single-b, round-robin, mptcp-bbr, mptcp-cubic, ideal";
 
 #[cfg(test)]
 mod tests {
@@ -104,7 +128,8 @@ mod tests {
             "auto/hsrsch",
             "quic:rail",
             "tls:cubic/hsrsch+linkdb",
-            "quic/min_rtt+linkdb",
+            "quic/min_rtt/queue_bound+linkdb",
+            "quic+records",
             "single-a",
             "single-b",
             "round-robin",
@@ -114,7 +139,7 @@ mod tests {
         ] {
             assert_eq!(name.parse::<Contender>().unwrap().to_string(), name);
         }
-        for wrong in ["", "quick", "mptcp-reno", "+linkdb", "single-c"] {
+        for wrong in ["", "quick", "mptcp-reno", "+linkdb", "single-c", "quic+record"] {
             let error = wrong.parse::<Contender>().unwrap_err().to_string();
             assert!(error.contains("no contender"), "{error}");
         }

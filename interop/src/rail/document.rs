@@ -113,12 +113,13 @@ impl Summary {
 
     fn times(&self) -> String {
         let mut text = "## Completion time, s\n".to_owned();
-        let head = ["mean", "p95", "worst", "unfinished"].map(str::to_owned);
+        let head = ["mean", "p95", "p95 / bound", "worst", "unfinished"].map(str::to_owned);
         for (place, size) in self.sizes.iter().enumerate() {
             let cells = |one: &ContenderFigures| {
                 let times: Vec<f64> = one.transfers[place].iter().map(|it| it.time).collect();
                 let unfinished = one.unfinished(place);
-                let figures = [mean(&times), quantile(&times, 0.95), quantile(&times, 1.0)];
+                let tail = self.tail(one, place).unwrap_or(f64::NAN);
+                let figures = [mean(&times), quantile(&times, 0.95), tail, quantile(&times, 1.0)];
                 let figures = figures.iter().map(|figure| number(*figure, 2));
                 figures.chain([format!("{unfinished} of {}", times.len())]).collect()
             };

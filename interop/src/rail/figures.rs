@@ -53,6 +53,7 @@ impl Summary {
             let times: Vec<f64> = one.transfers[place].iter().map(|it| it.time).collect();
             sink.result(&format!("time_mean_{size}"), finite(mean(&times)), "s");
             sink.result(&format!("time_p95_{size}"), finite(quantile(&times, 0.95)), "s");
+            sink.result(&format!("time_p95_of_split_{size}"), self.tail(one, place), "x");
             sink.result(&format!("time_worst_{size}"), finite(quantile(&times, 1.0)), "s");
             let unfinished = one.unfinished(place) as f64;
             sink.result(&format!("unfinished_{size}"), Some(unfinished), "transfers");

@@ -12,9 +12,10 @@ use polyrail_emulator::rail::{CarrierTrip, Message, Route, Trip, aggregated};
 use serde_json::Value;
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::contender::Contender;
+use super::contender::{Contender, Linked};
 use crate::addresses::{self, CLOUD, Family, SERVER};
 use crate::carrier::{self, CarrierPlan, Emulator, Medium};
+use crate::configuration::strings;
 use crate::lab::{Lab, Side};
 use crate::linkdb::{self, Rail};
 use crate::programs::Programs;
@@ -63,9 +64,13 @@ impl Stage {
                     Plan::new().gateway("mode", mode.as_str()).cloud("mode", mode.as_str());
                 plan = plan.gateway("users.key", "address");
                 if let Some(chain) = chain {
-                    plan = plan
-                        .gateway("scheduler.chain", chain.as_str())
-                        .cloud("scheduler.chain", chain.as_str());
+                    let rules: Vec<&str> = chain.split('/').collect();
+                    let chain = match rules.as_slice() {
+                        [name] => toml::Value::from(*name),
+                        rules => strings(rules),
+                    };
+                    plan = plan.gateway("scheduler.chain", chain.clone());
+                    plan = plan.cloud("scheduler.chain", chain);
                 }
                 for (key, value) in crate::bench::assignments(SYSCTLS) {
                     plan = plan.sysctl(key, value);
@@ -79,9 +84,12 @@ impl Stage {
                 for (profile, carrier) in route.carriers.iter().zip(&trip.carriers) {
                     plan = plan.medium(profile.name, medium(carrier));
                 }
-                if *linkdb {
+                if *linkdb != Linked::Off {
                     let records = [history.to_owned(), history.to_owned()];
                     let telemetry = linkdb::telemetry(route, trip);
+                    let forecasts = *linkdb == Linked::Forecasts;
+                    plan = plan.gateway("linkdb.forecast", forecasts);
+                    plan = plan.cloud("linkdb.forecast", forecasts);
                     plan = plan.rail(Rail { records, telemetry });
                 }
                 let world = World::start(&plan)?;

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use anyhow::{Context, Result, ensure};
 use polyrail_emulator::rail::{Bound, Course, Message, Transfer, Workload, fluids};
 use polyrail_emulator::record::{Run, Transferred};
-use polyrail_emulator::statistics::mean;
+use polyrail_emulator::statistics::{mean, quantile};
 
 use super::paired::{Paired, Series, averaged, finite, repeat_variation};
 use polyrail_emulator::usage::{Bins, Carriers};
@@ -174,6 +174,23 @@ impl Summary {
             }
             _ => others,
         })
+    }
+
+    /// The 95th percentile of the times of one size over that of the split bound for the same
+    /// transfers, by the place of the size.
+    pub fn tail(&self, one: &ContenderFigures, size: usize) -> Option<f64> {
+        let (mut times, mut bounds) = (Vec::new(), Vec::new());
+        for (trip, series) in one.time.iter().zip(&self.split.time).enumerate() {
+            for (place, pair) in series.0.iter().zip(series.1).enumerate() {
+                if let (Some(time), Some(bound)) = pair
+                    && self.size_of[trip][place] == size
+                {
+                    times.push(*time);
+                    bounds.push(*bound);
+                }
+            }
+        }
+        finite(quantile(&times, 0.95) / quantile(&bounds, 0.95))
     }
 
     /// Pairs two measures of the messages.

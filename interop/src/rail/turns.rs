@@ -12,7 +12,7 @@ use polyrail_emulator::rail::{Course, Route, Trip, Workload};
 use polyrail_emulator::record::{Machine, Run, VERSION};
 use serde::{Deserialize, Serialize};
 
-use super::contender::Contender;
+use super::contender::{Contender, Linked};
 use super::load::Load;
 use super::machine::{self, Watch};
 use super::sample::Sampler;
@@ -120,7 +120,7 @@ fn play_turn(stretch: &Stretch, turn: &Turn) -> Result<Option<Run>> {
         let load = Load::start(&stage, course, *workload)?;
         let mut sampler = Sampler::new(&stage)?;
         let begin = stage.epoch()? + course.begin(*workload);
-        let forecasts = matches!(contender, Contender::Polyrail { linkdb: true, .. });
+        let forecasts = matches!(contender, Contender::Polyrail { linkdb: Linked::Forecasts, .. });
         let machine = sampler.watch(&load, begin, forecasts)?;
         sampler.add_events(&stage.events()?)?;
         let (transfers, messages) = load.finish()?;

@@ -8,10 +8,11 @@
 //! A cell that is left at several places, clearly apart, has a forecast for each, and one of them
 //! is in force wherever the train is ([`CellForecast::in_force`]).
 
-use polyrail_model::{Direction, Position};
+use polyrail_model::{Direction, Position, Rsrp};
 
+use super::classifier::Classifier;
 use super::pool::{NORMAL, Places, Pool};
-use super::settings::{ForecastSettings, Rule, SUPPORT};
+use super::settings::{Rule, SUPPORT};
 use crate::entry::WriterNumber;
 use crate::history::{CellHistory, CellKey};
 
@@ -32,21 +33,22 @@ pub struct CellForecast {
     place: f64,
     /// Beyond, nothing of it counts.
     until: f64,
-    separable: bool,
+    /// The mean signal of the handovers, in dBm, if enough of them had one.
+    signal: Option<f64>,
+    /// The carrier's.
+    classifier: Option<Classifier>,
 }
 
 impl CellForecast {
     /// Reads a history: one for each place where the cell is left, the first first along the way;
     /// at least one. If there are several places, those that only one writer other than `own` knows
-    /// do not count. `separable`: its failures can be told from its successes; otherwise it never
-    /// forecasts.
+    /// do not count.
     pub fn fit(
         key: &CellKey,
         history: &CellHistory,
         own: WriterNumber,
         pool: &Pool,
-        separable: bool,
-        settings: &ForecastSettings,
+        rule: Rule,
     ) -> Vec<Self> {
         let mut places = Places::of(history, key.direction);
         let counts = |one: &Places| one.sole_writer.is_none_or(|writer| writer == own);
@@ -55,37 +57,30 @@ impl CellForecast {
         }
         let fitted = places.iter().map(|places| {
             let failed_trips = failed_trips(key, history, places);
-            Self { failed_trips, ..Self::new(key, places, pool, separable, settings) }
+            Self { failed_trips, ..Self::new(key, places, pool, rule) }
         });
         let mut fitted: Vec<Self> = fitted.collect();
         for (one, pair) in fitted.iter_mut().zip(places.windows(2)) {
             // Both have handovers, or they would not be apart.
-            if let (Some((last, _)), Some((first, _))) = (pair[0].kept.last(), pair[1].kept.first())
-            {
-                one.until = one.until.min((last + first) / 2.0);
+            if let (Some(last), Some(first)) = (pair[0].kept.last(), pair[1].kept.first()) {
+                one.until = one.until.min((last.metres + first.metres) / 2.0);
             }
         }
         fitted
     }
 
-    fn new(
-        key: &CellKey,
-        places: &Places,
-        pool: &Pool,
-        separable: bool,
-        settings: &ForecastSettings,
-    ) -> Self {
+    fn new(key: &CellKey, places: &Places, pool: &Pool, rule: Rule) -> Self {
         let (passages, failures) = (places.passages(), places.failures());
         let handovers = f64::from(passages).max(1.0);
         let mean = places.mean();
         let deviation = places.deviation(pool.spread) * (1.0 + 1.0 / handovers).sqrt();
-        let place = match settings.rule {
+        let place = match rule {
             Rule::Quantile => mean + pool.quantile * deviation,
             Rule::Fixed(quantile) => mean + quantile * deviation,
             Rule::Mean => places.mean_failure(),
             Rule::Naive => places.before_mean(),
         };
-        let last = places.kept.last().map_or(mean, |(metres, _)| *metres);
+        let last = places.kept.last().map_or(mean, |one| one.metres);
         Self {
             direction: key.direction,
             passages,
@@ -96,7 +91,8 @@ impl CellForecast {
             deviation,
             place,
             until: last + LET_GO * deviation,
-            separable,
+            signal: places.signal(None),
+            classifier: pool.classifier(&key.carrier),
         }
     }
 
@@ -115,6 +111,14 @@ impl CellForecast {
         (self.rate * 1_000.0).round() as u16
     }
 
+    /// The same for a handover that begins at this place, where the modem reports this signal.
+    pub fn permille_at(&self, position: Position, signal: Option<Rsrp>) -> u16 {
+        let Some(classifier) = self.classifier else { return self.permille() };
+        let signal = self.signal.zip(signal).map(|(mean, signal)| signal.dbm() - mean);
+        let rate = classifier.probability(self.rate, self.lateness(position), signal);
+        (rate * 1_000.0).round() as u16
+    }
+
     /// By how many deviations a place is beyond the mean of the cell's handovers.
     pub fn lateness(&self, position: Position) -> f64 {
         (self.direction.sign() * position.metres() - self.mean) / self.deviation
@@ -128,7 +132,7 @@ impl CellForecast {
 
     /// The same where another deviation decides whether the train is fast enough.
     pub(super) fn place_within(&self, speed: f64, deviation: f64) -> Option<Position> {
-        let sound = self.failed_trips >= SUPPORT && self.separable;
+        let sound = self.failed_trips >= SUPPORT;
         (sound && deviation <= SPREAD_S * speed).then(|| self.any_place())
     }
 
@@ -196,12 +200,12 @@ impl CellForecast {
 /// On how many trips a handover failed of those that count at this place: failures of one trip may
 /// have one cause.
 fn failed_trips(key: &CellKey, history: &CellHistory, places: &Places) -> u32 {
-    let (Some((first, _)), Some((last, _))) = (places.kept.first(), places.kept.last()) else {
+    let (Some(first), Some(last)) = (places.kept.first(), places.kept.last()) else {
         return 0;
     };
     // What is kept is sorted, and nothing between was left out.
     let along = |position: Position| key.direction.sign() * position.metres();
-    history.trips_that_failed(|position| (*first..=*last).contains(&along(position)))
+    history.trips_that_failed(|position| (first.metres..=last.metres).contains(&along(position)))
 }
 
 /// Nobody knows when a handover is whose usual place spreads over more seconds of travel.

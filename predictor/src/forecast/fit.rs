@@ -8,8 +8,7 @@ use polyrail_model::Position;
 
 use super::cell::CellForecast;
 use super::pools::Pools;
-use super::settings::{ForecastSettings, SUPPORT};
-use super::svm;
+use super::settings::{Rule, SUPPORT};
 use crate::entry::WriterNumber;
 use crate::history::{CellHistory, CellKey};
 
@@ -23,18 +22,17 @@ pub(super) struct Fit {
 }
 
 impl Fit {
-    /// Fits a cell for the node `own`. `separable`: the guard's verdict.
+    /// Fits a cell for the node `own`.
     pub fn new(
         key: &CellKey,
         history: &CellHistory,
         own: WriterNumber,
         pools: &Pools,
-        separable: bool,
-        settings: &ForecastSettings,
+        rule: Rule,
     ) -> Self {
         let fit = |history: &CellHistory, without: Option<WriterNumber>| {
             let (weighed, pool) = (history.weighed(own), pools.of(own, without));
-            CellForecast::fit(key, &weighed, own, pool, separable, settings)
+            CellForecast::fit(key, &weighed, own, pool, rule)
         };
         let all = fit(history, None);
         let mut without = Vec::new();
@@ -43,11 +41,6 @@ impl Fit {
             without.extend(others.map(|writer| fit(&history.without_writer(writer), Some(writer))));
         }
         Self { all, without }
-    }
-
-    /// The guard's verdict on a cell.
-    pub fn is_separable(history: &CellHistory, own: WriterNumber) -> bool {
-        svm::is_separable(&history.weighed(own))
     }
 
     /// The forecast in force for a train so far along at this speed, and its place.

@@ -11,12 +11,12 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use polyrail_model::{CellId, LinkForecast, Position};
+use polyrail_model::{CellId, LinkForecast, Position, Rsrp};
 
 use super::cell::CellForecast;
 use super::fit::Fit;
 use super::pools::Pools;
-use super::settings::ForecastSettings;
+use super::settings::Rule;
 use crate::entry::WriterNumber;
 use crate::history::CellKey;
 use crate::position::TrainPosition;
@@ -25,7 +25,7 @@ use crate::views::Cells;
 /// Makes forecasts.
 #[derive(Debug, Default)]
 pub struct Forecaster {
-    settings: ForecastSettings,
+    rule: Rule,
     fits: BTreeMap<FitKey, CachedFit>,
     /// The fits by their last use.
     touched: BTreeMap<u64, FitKey>,
@@ -46,15 +46,13 @@ struct CachedFit {
     /// The cell's version.
     version: u64,
     generation: u64,
-    /// The guard's verdict on this version.
-    separable: bool,
     fit: Fit,
 }
 
 impl Forecaster {
     /// A forecaster without fits.
-    pub fn new(settings: ForecastSettings) -> Self {
-        Self { settings, ..Self::default() }
+    pub fn new(rule: Rule) -> Self {
+        Self { rule, ..Self::default() }
     }
 
     /// The forecast of a cell at the place where it is left most often, if it is known.
@@ -84,21 +82,16 @@ impl Forecaster {
         let has_own = cell.history.passages().any(|one| one.writer == own);
         let own = if has_own { own } else { WriterNumber::NOBODY };
         let fit_key = (own, key.clone());
-        let (generation, settings) = (self.generation, self.settings);
+        let (generation, rule) = (self.generation, self.rule);
         let known = self.fits.get(&fit_key);
         let is_current =
             |one: &CachedFit| (one.version, one.generation) == (cell.version, generation);
         if !known.is_some_and(is_current) {
-            let verdict = known.filter(|one| one.version == cell.version);
-            let separable = verdict.map_or_else(
-                || !settings.guard || Fit::is_separable(&cell.history, own),
-                |one| one.separable,
-            );
             self.pools.prepare(cells, own);
-            let fit = Fit::new(key, &cell.history, own, &self.pools, separable, &settings);
+            let fit = Fit::new(key, &cell.history, own, &self.pools, rule);
             let version = cell.version;
             let touched = self.touch(&fit_key);
-            let new = CachedFit { touched, version, generation, separable, fit };
+            let new = CachedFit { touched, version, generation, fit };
             self.fits.insert(fit_key.clone(), new);
         } else if known.is_some_and(|one| self.touches - one.touched > RECENT) {
             let touched = self.touch(&fit_key);
@@ -107,9 +100,9 @@ impl Forecaster {
         self.fits.get(&fit_key).map(|one| &one.fit)
     }
 
-    /// The forecast for a carrier of the node `own` whose modem is in this cell. `None` if the cell
-    /// has no support, if the train stands, reverses or is still far away, or if its position is
-    /// too old or too uncertain.
+    /// The forecast for a carrier of the node `own` whose modem reports this cell and signal.
+    /// `None` if the cell has no support, if the train stands, reverses or is still far away, or if
+    /// its position is too old or too uncertain.
     pub fn forecast(
         &mut self,
         cells: &Cells,
@@ -117,7 +110,7 @@ impl Forecaster {
         now: Instant,
         situation: &TrainPosition,
         carrier: &str,
-        cell: CellId,
+        (cell, signal): (CellId, Option<Rsrp>),
     ) -> Option<LinkForecast> {
         let TrainPosition { at, route, direction, metres, speed, error } = *situation;
         let expires_at = at + EXPIRY;
@@ -140,7 +133,7 @@ impl Forecaster {
         let [fails_at, ends_at] = [place, cell.end(place)].map(|place| after(at, ahead(place)));
         let wrong = (ERRORS * error).max(GPS_ERROR) / speed;
         let uncertainty = Duration::from_secs_f64(wrong.clamp(0.0, UNCERTAINTY_MAX));
-        let permille = cell.permille();
+        let permille = cell.permille_at(here, signal);
         Some(LinkForecast { fails_at, ends_at, uncertainty, permille, expires_at })
     }
 

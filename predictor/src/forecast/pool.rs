@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use polyrail_model::Direction;
+use polyrail_model::{Direction, Rsrp, TripId};
 
+use super::classifier::{Classifier, Sample};
 use super::middle::middle;
 use super::rates::FailureRates;
 use super::settings::SUPPORT;
@@ -20,6 +21,8 @@ pub struct Pool {
     pub quantile: f64,
     rates: BTreeMap<String, FailureRates>,
     unknown: FailureRates,
+    /// Of carriers whose history supports one; empty until [`Pool::train`].
+    classifiers: BTreeMap<String, Classifier>,
     /// The failures that the quantile rests on; 0 if it is a median of several.
     failures: u32,
 }
@@ -35,30 +38,42 @@ impl Pool {
         cells: impl Iterator<Item = (&'a CellKey, &'a CellHistory)>,
         counts: impl Fn(WriterNumber) -> bool,
     ) -> Self {
-        let mut all: Vec<Places> = Vec::new();
-        let mut counted: BTreeMap<&str, Vec<(u32, u32)>> = BTreeMap::new();
-        for (key, history) in cells {
-            let own = history.passages().filter(|one| counts(one.writer));
-            for places in Places::of_passages(own, key.direction) {
-                if !places.kept.is_empty() {
-                    let count = (places.passages(), places.failures());
-                    counted.entry(&key.carrier).or_default().push(count);
-                    all.push(places);
-                }
-            }
-        }
-        let spread = spread(&all);
-        let seen: Vec<f64> = all.iter().flat_map(|places| places.residuals(spread)).collect();
-        let rates = counted
-            .into_iter()
-            .map(|(carrier, cells)| (carrier.to_owned(), FailureRates::new(cells.into_iter())));
+        let carriers = places(cells, counts);
+        let all = || carriers.values().flatten();
+        let spread = spread(all());
+        let seen: Vec<f64> = all().flat_map(|places| places.residuals(spread)).collect();
+        let rates = carriers.iter().map(|(carrier, cells)| {
+            let counts = cells.iter().map(|one| (one.passages(), one.failures()));
+            (carrier.clone(), FailureRates::new(counts))
+        });
         Self {
             spread,
             failures: seen.len() as u32,
             quantile: quantile(seen),
             rates: rates.collect(),
             unknown: FailureRates::new(std::iter::empty()),
+            classifiers: BTreeMap::new(),
         }
+    }
+
+    /// Trains the classifiers on the records of these cells by writers that `counts` accepts.
+    pub(super) fn train<'a>(
+        &mut self,
+        cells: impl Iterator<Item = (&'a CellKey, &'a CellHistory)>,
+        counts: impl Fn(WriterNumber) -> bool,
+    ) {
+        for (carrier, cells) in places(cells, counts) {
+            let samples =
+                cells.iter().flat_map(|one| one.samples(self.spread, self.rates(&carrier)));
+            if let Some(classifier) = Classifier::train(&samples.collect::<Vec<_>>()) {
+                self.classifiers.insert(carrier, classifier);
+            }
+        }
+    }
+
+    /// The carrier's classifier, if its history supports one.
+    pub fn classifier(&self, carrier: &str) -> Option<Classifier> {
+        self.classifiers.get(carrier).copied()
     }
 
     /// The median of several in each value: one of them, whatever it holds, moves it no farther
@@ -78,6 +93,8 @@ impl Pool {
             quantile: middle(all.iter().map(|one| one.quantile)),
             rates: rates.collect(),
             unknown: FailureRates::new(std::iter::empty()),
+            // Other writers' records decide nothing here.
+            classifiers: BTreeMap::new(),
             failures: 0,
         }
     }
@@ -103,8 +120,8 @@ impl Default for Pool {
 /// far off all others: what is left out counts nowhere.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Places {
-    /// Metres, growing with travel, and whether it failed.
-    pub kept: Vec<(f64, bool)>,
+    /// They grow with travel.
+    pub kept: Vec<Seen>,
     /// The mean of those kept; 0 when there are none.
     mean: f64,
     /// The sum of their squared distances from it.
@@ -113,8 +130,17 @@ pub(super) struct Places {
     pub sole_writer: Option<WriterNumber>,
 }
 
-/// Metres along the direction of travel, whether the handover failed, and who observed it.
-type Seen = (f64, bool, WriterNumber);
+/// A handover out of a cell.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Seen {
+    /// Metres along the direction of travel.
+    pub metres: f64,
+    pub fails: bool,
+    /// The signal of the cell, in dBm.
+    dbm: Option<f64>,
+    trip: TripId,
+    writer: WriterNumber,
+}
 
 impl Places {
     /// A cell may be left at several places on one trip, as when the train comes back to it for a
@@ -127,12 +153,15 @@ impl Places {
         passages: impl Iterator<Item = &'a Passage>,
         direction: Direction,
     ) -> Vec<Self> {
-        let place = |one: &Passage| {
-            let along = direction.sign() * one.position.metres();
-            (along, one.outcome.is_failure(), one.writer)
+        let seen = |one: &Passage| Seen {
+            metres: direction.sign() * one.position.metres(),
+            fails: one.outcome.is_failure(),
+            dbm: one.rsrp.map(Rsrp::dbm),
+            trip: one.trip,
+            writer: one.writer,
         };
-        let mut all: Vec<Seen> = passages.map(place).collect();
-        all.sort_by(|one, other| one.0.total_cmp(&other.0));
+        let mut all: Vec<Seen> = passages.map(seen).collect();
+        all.sort_by(|one, other| one.metres.total_cmp(&other.metres));
         let (mut found, mut left) = (Vec::new(), vec![all.as_slice()]);
         while let Some(some) = left.pop() {
             match gap(some) {
@@ -144,17 +173,16 @@ impl Places {
     }
 
     fn new(all: &[Seen]) -> Self {
-        let writer = all.first().map(|(.., writer)| *writer);
-        let sole_writer = writer.filter(|writer| all.iter().all(|(.., one)| one == writer));
-        let mut kept: Vec<(f64, bool)> =
-            all.iter().map(|(metres, fails, _)| (*metres, *fails)).collect();
-        if let Some(middle) = median(kept.iter().map(|(metres, _)| *metres)) {
-            let off = median(kept.iter().map(|(metres, _)| (metres - middle).abs()));
+        let writer = all.first().map(|one| one.writer);
+        let sole_writer = writer.filter(|writer| all.iter().all(|one| one.writer == *writer));
+        let mut kept = all.to_vec();
+        if let Some(middle) = median(kept.iter().map(|one| one.metres)) {
+            let off = median(kept.iter().map(|one| (one.metres - middle).abs()));
             let most = FAR * off.unwrap_or_default() + FAR_METRES;
-            kept.retain(|(metres, _)| (metres - middle).abs() <= most);
+            kept.retain(|one| (one.metres - middle).abs() <= most);
         }
-        let mean = kept.iter().map(|(metres, _)| metres).sum::<f64>() / kept.len().max(1) as f64;
-        let squares = kept.iter().map(|(metres, _)| (metres - mean).powi(2)).sum();
+        let mean = kept.iter().map(|one| one.metres).sum::<f64>() / kept.len().max(1) as f64;
+        let squares = kept.iter().map(|one| (one.metres - mean).powi(2)).sum();
         Self { kept, mean, squares, sole_writer }
     }
 
@@ -165,12 +193,12 @@ impl Places {
 
     /// How many of them failed.
     pub fn failures(&self) -> u32 {
-        self.kept.iter().filter(|(_, fails)| *fails).count() as u32
+        self.kept.iter().filter(|one| one.fails).count() as u32
     }
 
     /// The mean of those that failed; of all if none did.
     pub fn mean_failure(&self) -> f64 {
-        let failed = || self.kept.iter().filter(|(_, fails)| *fails).map(|(metres, _)| *metres);
+        let failed = || self.kept.iter().filter(|one| one.fails).map(|one| one.metres);
         match failed().count() {
             0 => self.mean,
             count => failed().sum::<f64>() / count as f64,
@@ -194,28 +222,72 @@ impl Places {
         self.mean
     }
 
-    /// By how many deviations each failure came beyond the mean, by a forecast that does not know
-    /// this handover. Failures of a cell with fewer than [`SUPPORT`] others do not count: such a
-    /// cell makes no forecast, and failures do not move its mean, so they are later.
-    fn residuals(&self, usual: f64) -> impl Iterator<Item = f64> {
-        let count = self.kept.len() as f64;
-        let foretold = self.failures() > SUPPORT;
-        let residual = move |metres: f64| {
-            let mean = (count * self.mean - metres) / (count - 1.0);
-            let squares = self.squares - (metres - self.mean).powi(2) * count / (count - 1.0);
-            let sums = SPREAD_WEIGHT * usual * usual + squares.max(0.0);
-            let spread = (sums / (SPREAD_WEIGHT + count - 2.0)).sqrt();
-            (metres - mean) / (spread * (1.0 + 1.0 / (count - 1.0)).sqrt())
-        };
-        let failures = self.kept.iter().filter(move |(_, fails)| foretold && *fails);
-        failures.map(move |(metres, _)| residual(*metres))
+    /// The mean signal where the handovers began, in dBm, without one of them; `None` if too few
+    /// had one.
+    pub fn signal(&self, without: Option<&Seen>) -> Option<f64> {
+        let all = || self.kept.iter().filter_map(|one| one.dbm);
+        let left_out = without.and_then(|one| one.dbm);
+        let count = all().count() - usize::from(left_out.is_some());
+        let sum = all().sum::<f64>() - left_out.unwrap_or_default();
+        (count >= SIGNALS).then(|| sum / count as f64)
     }
+
+    /// By how many deviations a handover came beyond the mean, by a forecast that does not know it.
+    fn residual(&self, metres: f64, usual: f64) -> f64 {
+        let count = self.kept.len() as f64;
+        let mean = (count * self.mean - metres) / (count - 1.0);
+        let squares = self.squares - (metres - self.mean).powi(2) * count / (count - 1.0);
+        let sums = SPREAD_WEIGHT * usual * usual + squares.max(0.0);
+        let spread = (sums / (SPREAD_WEIGHT + count - 2.0)).sqrt();
+        (metres - mean) / (spread * (1.0 + 1.0 / (count - 1.0)).sqrt())
+    }
+
+    /// The residuals of the failures. Those of a cell with fewer than [`SUPPORT`] others do not
+    /// count: such a cell makes no forecast, and failures do not move its mean, so they are later.
+    fn residuals(&self, usual: f64) -> impl Iterator<Item = f64> {
+        let foretold = self.failures() > SUPPORT;
+        let failures = self.kept.iter().filter(move |one| foretold && one.fails);
+        failures.map(move |one| self.residual(one.metres, usual))
+    }
+
+    /// What a forecast that does not know them would have seen of the handovers, where there would
+    /// have been one.
+    fn samples(&self, usual: f64, rates: &FailureRates) -> impl Iterator<Item = Sample> {
+        let (passages, failures) = (self.passages(), self.failures());
+        let sample = move |one: &Seen| {
+            let others = failures - u32::from(one.fails);
+            let signal = self.signal(Some(one)).zip(one.dbm).map(|(mean, dbm)| dbm - mean);
+            (others >= SUPPORT).then(|| Sample {
+                trip: one.trip,
+                rate: rates.expected(passages - 1, others),
+                lateness: self.residual(one.metres, usual),
+                signal,
+                fails: one.fails,
+            })
+        };
+        self.kept.iter().filter_map(sample)
+    }
+}
+
+/// By carrier: the places where cells are left, of records by writers that `counts` accepts.
+fn places<'a>(
+    cells: impl Iterator<Item = (&'a CellKey, &'a CellHistory)>,
+    counts: impl Fn(WriterNumber) -> bool,
+) -> BTreeMap<String, Vec<Places>> {
+    let mut carriers: BTreeMap<String, Vec<Places>> = BTreeMap::new();
+    for (key, history) in cells {
+        let own = history.passages().filter(|one| counts(one.writer));
+        let places = Places::of_passages(own, key.direction);
+        let places = places.into_iter().filter(|one| !one.kept.is_empty());
+        carriers.entry(key.carrier.clone()).or_default().extend(places);
+    }
+    carriers
 }
 
 /// Where sorted handovers fall in two groups, with more between them than either spreads.
 fn gap(sorted: &[Seen]) -> Option<usize> {
     let last = sorted.len().checked_sub(GROUP)?;
-    let gap = |at: usize| sorted[at].0 - sorted[at - 1].0;
+    let gap = |at: usize| sorted[at].metres - sorted[at - 1].metres;
     let widest = (GROUP..=last).max_by(|one, other| gap(*one).total_cmp(&gap(*other)))?;
     let (before, after) = sorted.split_at(widest);
     let most = spread_of(before).max(spread_of(after));
@@ -225,7 +297,7 @@ fn gap(sorted: &[Seen]) -> Option<usize> {
 /// The deviation of a group, which one that is far off does not change; of a small group, nearly
 /// that of any cell.
 fn spread_of(group: &[Seen]) -> f64 {
-    let metres = || group.iter().map(|(metres, ..)| *metres);
+    let metres = || group.iter().map(|one| one.metres);
     let middle = median(metres()).unwrap_or_default();
     let off = median(metres().map(|metres| (metres - middle).abs())).unwrap_or_default();
     let count = group.len() as f64;
@@ -234,7 +306,7 @@ fn spread_of(group: &[Seen]) -> f64 {
 }
 
 /// The pooled deviation of the cells, with a few handovers of the assumed spread.
-fn spread(cells: &[Places]) -> f64 {
+fn spread<'a>(cells: impl Iterator<Item = &'a Places>) -> f64 {
     let (mut squares, mut free) = (SPREAD_WEIGHT * SPREAD * SPREAD, SPREAD_WEIGHT);
     for cell in cells {
         let own = cell.kept.len().saturating_sub(1) as f64;
@@ -286,6 +358,8 @@ const SPREAD_WEIGHT: f64 = 4.0;
 const SPREAD: f64 = 100.0;
 const SPREAD_MIN: f64 = 10.0;
 const SPREAD_MAX: f64 = 1_000.0;
+/// Of fewer signals the mean says nothing.
+const SIGNALS: usize = 3;
 /// So many failures of its own make a node's quantile sound.
 const ENOUGH: u32 = 64;
 /// The share of failures that may come before the place of a forecast: at most 0.02 are to, and

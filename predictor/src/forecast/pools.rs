@@ -7,7 +7,7 @@
 //! without a writer uses the median without its group.
 //!
 //! A node with enough failures of its own uses its own records alone, and so does one that has just
-//! one other writer to compare with.
+//! one other writer to compare with. Only such a node has classifiers, on its own records.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -53,9 +53,12 @@ impl Pools {
         if !self.groups.contains_key(&own) || self.own.contains_key(&own) {
             return;
         }
-        let pool = Pool::of_writers(cells.iter(), |writer| writer == own);
-        let is_alone = self.groups.len() <= 2;
-        self.own.insert(own, (is_alone || pool.is_sound()).then_some(pool));
+        let mut pool = Pool::of_writers(cells.iter(), |writer| writer == own);
+        let counts = self.groups.len() <= 2 || pool.is_sound();
+        if counts {
+            pool.train(cells.iter(), |writer| writer == own);
+        }
+        self.own.insert(own, counts.then_some(pool));
     }
 
     /// The values for the node `own`, without another writer.

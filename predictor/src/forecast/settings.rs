@@ -1,4 +1,4 @@
-//! What a forecast weighs.
+//! The choices of a forecast.
 
 /// How the place of a failure is chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -13,18 +13,6 @@ pub enum Rule {
     /// One deviation before the mean of the cell's handovers, whatever others do: what the simplest
     /// rule gets.
     Naive,
-}
-
-/// What a forecast weighs.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct ForecastSettings {
-    /// How the place is chosen.
-    pub rule: Rule,
-    /// Cells whose failures the SVM cannot tell from their successes never forecast.
-    ///
-    /// Off by default: on generated routes it gains nothing, and where there is nothing to tell
-    /// apart it refuses nearly half of the forecasts (`docs/linkdb.md`, section 9).
-    pub guard: bool,
 }
 
 /// A cell that failed on fewer trips never forecasts.

@@ -1,10 +1,9 @@
 //! Whether a cell's failures can be told from its successes: a linear SVM a cell, on the place and
 //! the signal where the handover began (POLYCORN 3).
 //!
-//! This is looked at offline, and as a guard of the forecasts ([`is_separable`]); the forecast
-//! itself rests on the place alone. All figures are by cross-validation, so that a few points which
-//! any line could part do not count as separable. A history holds at most 128 handovers, which
-//! bounds the time.
+//! This is looked at offline; forecasts use the SVM of `classifier`. All figures are by
+//! cross-validation, so that a few points which any line could part do not count as separable. A
+//! history holds at most 128 handovers, which bounds the time.
 
 use polyrail_model::HandoverOutcome;
 use smartcore::linalg::basic::matrix::DenseMatrix;
@@ -55,19 +54,6 @@ pub fn separability(history: &CellHistory, features: Features) -> Option<Separab
         majority: share(successes.max(failures), all),
         balanced: each,
     })
-}
-
-/// The guard: false when there is enough of both, and the place and the signal tell failures from
-/// successes no better than guessing does.
-pub fn is_separable(history: &CellHistory) -> bool {
-    let judged = |features| {
-        let samples = Samples::new(history, features)?;
-        let [successes, failures] = samples.counts();
-        let [right_successes, right_failures] = samples.cross_validated(true)?;
-        // right / all of one kind + right / all of the other > 1, in whole numbers.
-        Some(right_successes * failures + right_failures * successes > successes * failures)
-    };
-    judged(Features::Both).or_else(|| judged(Features::Position)).unwrap_or(true)
 }
 
 /// Standardised features, and which of them belong to failures.
@@ -223,11 +209,10 @@ mod tests {
         }));
         assert!(separability(&weak, Features::Rsrp).unwrap().accuracy > 0.85);
         assert_eq!(separability(&weak, Features::Position), None);
-        assert!(is_separable(&late) && is_separable(&weak));
     }
 
     #[test]
-    fn what_cannot_be_told_apart_is_refused() {
+    fn what_cannot_be_told_apart_is_guessed() {
         // Failures on both sides of the successes: no line parts them.
         let around = history((0..96).map(|i| match i % 4 {
             0 => (if i % 8 == 0 { 900.0 } else { 1_100.0 } + scattered(i), Some(-95.0), true),
@@ -237,7 +222,8 @@ mod tests {
         assert!(judged.accuracy <= judged.majority + 0.05, "{judged:?}");
         // The same places and signals for both.
         let same = history((0..96).map(|i| (f64::from(i / 8), Some(-95.0), i % 2 == 0)));
-        assert!(!is_separable(&same), "{:?}", separability(&same, Features::Both));
+        let judged = separability(&same, Features::Both).unwrap();
+        assert!(judged.balanced <= 0.5, "{judged:?}");
     }
 
     #[test]
@@ -248,11 +234,9 @@ mod tests {
             for features in [Features::Position, Features::Rsrp, Features::Both] {
                 assert_eq!(separability(&few, features), None, "{count} {failures}");
             }
-            assert!(is_separable(&few), "{count} {failures}");
         }
         let identical = history((0..128).map(|i| (5.0, Some(-95.0), i % 2 == 0)));
         assert_eq!(separability(&identical, Features::Both), None);
-        assert!(is_separable(&identical), "no verdict: the place itself is known well");
         let unknown = history((0..40).map(|i| (scattered(i), None, i % 2 == 0)));
         assert_eq!(separability(&unknown, Features::Both), None);
         assert!(separability(&unknown, Features::Position).is_some());

@@ -15,12 +15,10 @@ use std::time::{Duration, Instant};
 use polyrail_model::{Position, SessionKey, TripId};
 
 use super::buffered::BufferedStore;
-use super::forecasts::CarrierForecasts;
+use super::forecasts::{CarrierForecasts, FORECAST_EVERY};
 use super::lookahead::outlook;
 use super::rates::RateRecorder;
-use super::{
-    Engine, Input, LinkDbSettings, MESSAGES_AT_ONCE, Output, TripState, WorkerState, forecaster,
-};
+use super::{Engine, Input, LinkDbSettings, MESSAGES_AT_ONCE, Output, TripState, WorkerState};
 use crate::entry::{Entry, Link, Rates};
 use crate::forecast::Forecaster;
 use crate::position::TrainPosition;
@@ -79,7 +77,7 @@ impl CloudEngine {
     pub(super) fn new(now: Instant, store: BufferedStore, settings: LinkDbSettings) -> Self {
         Self {
             store,
-            forecaster: forecaster(settings.guard),
+            forecaster: Forecaster::default(),
             settings,
             sessions: BTreeMap::new(),
             due: BTreeSet::new(),
@@ -173,8 +171,8 @@ impl CloudEngine {
         let train = gateway.trip_at(now).map(|(_, train)| train);
         let (forecaster, cells) = (&mut self.forecaster, self.store.views().cells());
         let own = self.store.writer(&gateway.name);
-        let forecast = |train: &TrainPosition, carrier: &str, cell| {
-            forecaster.forecast(cells, own, now, train, carrier, cell)
+        let forecast = |train: &TrainPosition, carrier: &str, seen| {
+            forecaster.forecast(cells, own, now, train, carrier, seen)
         };
         gateway.forecasts.update(now, session, forecast, train.as_ref(), report);
     }
@@ -224,9 +222,6 @@ impl Engine for CloudEngine {
                 }
             }
             Input::Reload(settings) => {
-                if self.settings.guard != settings.guard {
-                    self.forecaster = forecaster(settings.guard);
-                }
                 self.settings = settings;
                 self.store.reload(settings);
                 self.forecast_at = now;
@@ -320,7 +315,6 @@ impl Engine for CloudEngine {
         WorkerState {
             store: self.store.state(),
             forecast: self.settings.forecast,
-            guard: self.settings.guard,
             trips: self.sessions.values().map(trip).collect(),
             received: self.received,
             inputs_dropped: self.dropped,
@@ -343,6 +337,5 @@ const MESSAGES_MAX: usize = MESSAGES_AT_ONCE;
 /// Messages without records that are heard in one turn of the thread.
 const TURNS: usize = 64;
 /// Interval of forecasts without telemetry.
-const FORECAST_EVERY: Duration = Duration::from_secs(1);
 /// Older positions make no forecast.
 const TELEMETRY_FRESH: Duration = Duration::from_secs(10);

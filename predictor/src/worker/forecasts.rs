@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use polyrail_model::{CellId, LinkForecast, LinkOutlook, SessionKey};
+use polyrail_model::{CellId, LinkForecast, LinkOutlook, Rsrp, SessionKey};
 
 use super::{CarrierState, Output};
 use crate::position::TrainPosition;
@@ -18,6 +18,7 @@ pub(super) struct CarrierForecasts {
 #[derive(Debug)]
 struct CarrierForecast {
     cell: Option<CellId>,
+    signal: Option<Rsrp>,
     /// When the modem last reported its cell.
     at: Instant,
     /// The forecast reported last.
@@ -25,6 +26,9 @@ struct CarrierForecast {
     /// The outlook reported last was not empty.
     has_outlook: bool,
 }
+
+/// The serving cell of a modem and its signal.
+type Seen = (CellId, Option<Rsrp>);
 
 /// How a report of a serving cell changes the known cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,15 +42,16 @@ pub(super) enum CellChange {
 }
 
 impl CarrierForecasts {
-    /// Takes the serving cell of a carrier.
+    /// Takes the serving cell of a carrier and its signal.
     pub(super) fn serving(
         &mut self,
         at: Instant,
         carrier: &str,
         cell: Option<CellId>,
+        signal: Option<Rsrp>,
     ) -> CellChange {
         if let Some(known) = self.carriers.get_mut(carrier) {
-            known.at = at;
+            (known.at, known.signal) = (at, signal);
             return match std::mem::replace(&mut known.cell, cell) {
                 before if before == cell => CellChange::None,
                 None => CellChange::Found,
@@ -56,7 +61,7 @@ impl CarrierForecasts {
         if self.carriers.len() >= CARRIERS_MAX {
             return CellChange::None;
         }
-        let new = CarrierForecast { cell, at, reported: None, has_outlook: false };
+        let new = CarrierForecast { cell, signal, at, reported: None, has_outlook: false };
         self.carriers.insert(carrier.to_owned(), new);
         CellChange::Other
     }
@@ -69,7 +74,7 @@ impl CarrierForecasts {
             }
         }
         for modem in modems {
-            self.serving(at, &modem.carrier, modem.cell);
+            self.serving(at, &modem.carrier, modem.cell, modem.rsrp);
         }
     }
 
@@ -79,14 +84,14 @@ impl CarrierForecasts {
         &mut self,
         now: Instant,
         session: SessionKey,
-        mut forecast: impl FnMut(&TrainPosition, &str, CellId) -> Option<LinkForecast>,
+        mut forecast: impl FnMut(&TrainPosition, &str, Seen) -> Option<LinkForecast>,
         train: Option<&TrainPosition>,
         mut report: impl FnMut(Output),
     ) {
         for (carrier, known) in &mut self.carriers {
             let fresh = now.saturating_duration_since(known.at) <= SERVING_FRESH;
             let forecast = match (known.cell.filter(|_| fresh), train) {
-                (Some(cell), Some(train)) => forecast(train, carrier, cell),
+                (Some(cell), Some(train)) => forecast(train, carrier, (cell, known.signal)),
                 (None, _) => known.reported.filter(|reported| reported.expires_at > now),
                 (_, None) => None,
             };
@@ -167,6 +172,9 @@ fn is_same(reported: Option<&LinkForecast>, new: Option<&LinkForecast>) -> bool 
 
 /// Maximum number of carriers of a session.
 const CARRIERS_MAX: usize = 64;
+/// The interval of forecasts without observations and telemetry: their probability follows the
+/// place of the train.
+pub(super) const FORECAST_EVERY: Duration = Duration::from_millis(250);
 /// A cell that was reported longer ago makes no forecast. The detector waits longer, because it
 /// checks its conclusions against the path.
 const SERVING_FRESH: Duration = Duration::from_secs(30);

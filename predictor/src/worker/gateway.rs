@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use polyrail_model::{Handover, Observation, Position, RouteId, Serving, SessionKey};
 
 use super::buffered::BufferedStore;
-use super::forecasts::{CarrierForecasts, CellChange};
+use super::forecasts::{CarrierForecasts, CellChange, FORECAST_EVERY};
 use super::lookahead::outlook;
 use super::rates::RateRecorder;
-use super::{Engine, Input, LinkDbSettings, Output, TripState, WorkerState, forecaster};
+use super::{Engine, Input, LinkDbSettings, Output, TripState, WorkerState};
 use crate::entry::{Entry, Link, Rates, WriterNumber};
 use crate::forecast::Forecaster;
 use crate::pilot::{Pilot, PilotOutput};
@@ -36,6 +36,7 @@ pub(super) struct GatewayEngine {
     writes: VecDeque<Write>,
     /// The outlooks are due.
     outlooks_due: bool,
+    forecast_at: Instant,
     telemetry_at: Instant,
     /// A cell has changed since the last telemetry.
     cell_changed: bool,
@@ -67,7 +68,7 @@ impl GatewayEngine {
         let mut engine = Self {
             store,
             pilot,
-            forecaster: forecaster(settings.guard),
+            forecaster: Forecaster::default(),
             rates: RateRecorder::new(Link::Up),
             settings,
             forecasts: CarrierForecasts::default(),
@@ -75,6 +76,7 @@ impl GatewayEngine {
             outputs: VecDeque::new(),
             writes: VecDeque::new(),
             outlooks_due: false,
+            forecast_at: now,
             telemetry_at: now,
             cell_changed: false,
             report_at: now,
@@ -95,8 +97,8 @@ impl GatewayEngine {
     }
 
     fn observe(&mut self, now: Instant, wall_ms: u64, observation: Observation) {
-        if let Observation::Serving(Serving { carrier, cell, .. }) = &observation {
-            let change = self.forecasts.serving(now, carrier, *cell);
+        if let Observation::Serving(Serving { carrier, cell, rsrp, .. }) = &observation {
+            let change = self.forecasts.serving(now, carrier, *cell, *rsrp);
             self.cell_changed |= change != CellChange::None;
             if change == CellChange::Found {
                 self.outputs.push_back(Output::FoundCell { carrier: carrier.clone() });
@@ -181,8 +183,8 @@ impl GatewayEngine {
         }
         let train = self.pilot.place(now);
         let (forecaster, cells) = (&mut self.forecaster, self.store.views().cells());
-        let forecast = |train: &TrainPosition, carrier: &str, cell| {
-            forecaster.forecast(cells, WriterNumber::OWN, now, train, carrier, cell)
+        let forecast = |train: &TrainPosition, carrier: &str, seen| {
+            forecaster.forecast(cells, WriterNumber::OWN, now, train, carrier, seen)
         };
         self.forecasts.update(now, session, forecast, train.as_ref(), report);
     }
@@ -239,9 +241,6 @@ impl Engine for GatewayEngine {
                 }
             }
             Input::Reload(settings) => {
-                if self.settings.guard != settings.guard {
-                    self.forecaster = forecaster(settings.guard);
-                }
                 self.settings = settings;
                 self.store.reload(settings);
                 self.forecast(now);
@@ -258,8 +257,11 @@ impl Engine for GatewayEngine {
     fn on_timeout(&mut self, now: Instant, wall_ms: u64) {
         self.pilot.advance(now, wall_ms);
         self.drain_pilot(now);
-        if now >= self.telemetry_at {
+        if now >= self.forecast_at {
+            self.forecast_at = now + FORECAST_EVERY;
             self.forecast(now);
+        }
+        if now >= self.telemetry_at {
             self.outlooks_due = true;
             self.telemetry_at = now + TELEMETRY_EVERY;
             self.send_telemetry(now);
@@ -292,7 +294,7 @@ impl Engine for GatewayEngine {
         let sync = self.session.as_ref().and_then(|(_, sync)| sync.next_timeout());
         let report = self.cell_changed.then_some(self.report_at);
         let others = sync.into_iter().chain(self.store.next_timeout()).chain(report);
-        Some(others.fold(self.telemetry_at, Instant::min))
+        Some(others.fold(self.telemetry_at.min(self.forecast_at), Instant::min))
     }
 
     fn close(&mut self, now: Instant, wall_ms: u64) {
@@ -315,7 +317,6 @@ impl Engine for GatewayEngine {
         WorkerState {
             store: self.store.state(),
             forecast: self.settings.forecast,
-            guard: self.settings.guard,
             trips: vec![trip],
             recorded: self.recorded,
             received: self.received,

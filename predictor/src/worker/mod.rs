@@ -39,12 +39,7 @@ use std::time::{Duration, Instant};
 
 use polyrail_model::{Bitrate, Delivery, LinkForecast, LinkOutlook, Observation, SessionKey};
 
-use crate::forecast::{ForecastSettings, Forecaster};
 use crate::wire::{SyncMessage, Telemetry};
-
-fn forecaster(guard: bool) -> Forecaster {
-    Forecaster::new(ForecastSettings { guard, ..ForecastSettings::default() })
-}
 
 /// What the thread does, by role: sans-IO but for the database.
 trait Engine {

@@ -30,8 +30,6 @@ pub struct LinkDbSettings {
     pub retention: Duration,
     /// Whether the worker makes forecasts.
     pub forecast: bool,
-    /// Whether the forecaster rejects cells whose history does not separate failures.
-    pub guard: bool,
     /// Whether gateways receive each other's handovers (cloud); applies to new sessions.
     pub share: bool,
 }

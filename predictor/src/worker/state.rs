@@ -17,8 +17,6 @@ pub struct WorkerState {
     pub store: StoreState,
     /// Whether the worker makes forecasts.
     pub forecast: bool,
-    /// Whether the forecaster rejects cells whose history does not separate failures.
-    pub guard: bool,
     /// The trips under way: of a gateway its own, of a cloud those of its gateways.
     pub trips: Vec<TripState>,
     /// Handovers recorded since the start.

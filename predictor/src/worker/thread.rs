@@ -71,7 +71,6 @@ impl Thread {
                     let _ = reply.send(self.counted(WorkerState {
                         store: StoreState { path, ..StoreState::default() },
                         forecast: self.options.settings.forecast,
-                        guard: self.options.settings.guard,
                         failed: Some(reason.to_owned()),
                         failures: 1,
                         ..WorkerState::default()

@@ -107,6 +107,7 @@ impl Work {
             carried: PathSet::EMPTY,
             tail: self.scene == Scene::Tail,
             reinjected: false,
+            recovery: Duration::from_secs(1),
         };
         self.chain.decide(&Input { paths: &self.paths, segment, now: self.now })
     }

@@ -64,8 +64,8 @@ pub(crate) const RULES: [Known; 31] = [
     beside("deadline_reinjection", |params| {
         handler(deadline_reinjection::DeadlineReinjection::new(params)?)
     }),
-    beside("disconnect_redundancy", |params| {
-        link(disconnect_redundancy::DisconnectRedundancy::new(params)?)
+    beside("disconnect_redundancy", |_| {
+        link(disconnect_redundancy::DisconnectRedundancy::default())
     }),
     first("earliest_delivery", |params| link(earliest_delivery::EarliestDelivery::new(params)?)),
     first("ecf", |params| link(ecf::Ecf::new(params)?)),
@@ -140,10 +140,9 @@ pub(crate) const RECONSTRUCTED: [&str; 2] = ["raven", "stms"];
 /// The default: HSRSCH's forecasts, the earliest delivery in place of the least round trip, and
 /// flow ends over the path that delivers them first. A failure costs little, because reinjection is
 /// quick. So the chain uses a path that will probably survive its handover, and copies its data.
-const POLYRAIL: [&str; 7] = [
-    "handover_rejection(permille=350)",
+const POLYRAIL: [&str; 6] = [
+    "handover_rejection(hazard=true)",
     "earliest_delivery",
-    "disconnect_redundancy",
     "message_redundancy",
     "queue_bound",
     "completion_reinjection",

@@ -21,6 +21,7 @@ use super::outlet::Outlet;
 use crate::delay::Common;
 use crate::event::TunnelKey;
 use crate::flow::Flow;
+use crate::limits::RECOVERY;
 use crate::path::{Carried, Manner, Path, Standing};
 use crate::settings::PathStatus;
 
@@ -39,6 +40,9 @@ pub(crate) struct Paths {
     pub greeted: bool,
     /// When the session last sent, for snapshots.
     pub looked_at: Instant,
+    /// From the last sign of life of a path until it stalls, and others send its segments again:
+    /// the mean of the last stalls.
+    recovery: Duration,
 }
 
 /// The effect of progress on the paths.
@@ -71,6 +75,7 @@ impl Paths {
             alone_since: Some(now),
             greeted: false,
             looked_at: now,
+            recovery: RECOVERY,
         }
     }
 
@@ -275,9 +280,16 @@ impl Paths {
         self.slots_where(overdue)
     }
 
+    /// How long a failing path holds its segments.
+    pub fn recovery(&self) -> Duration {
+        self.recovery
+    }
+
     /// The path stalls. Returns whether it was the current one of its carrier.
     pub fn stall(&mut self, now: Instant, slot: usize) -> bool {
         let Some(path) = self.get_mut(slot) else { return false };
+        let silent = now.saturating_duration_since(path.dark_since(now));
+        let held = path.stall.outstanding > 0 && !path.is_superseded();
         path.stall.stalled = true;
         path.pings.soon(now);
         tracing::debug!(path = path.id.0, carrier = path.carrier, "path stalled");
@@ -285,6 +297,9 @@ impl Paths {
         let young = (current && !path.delivered).then(|| path.carrier.clone());
         if let Some(carrier) = young {
             self.reinstate(&carrier);
+        }
+        if held {
+            self.recovery = (self.recovery * 3 + silent) / 4;
         }
         self.choose();
         current

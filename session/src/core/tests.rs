@@ -12,7 +12,7 @@ use polyrail_scheduler::{Chain, ChainSpec, Handler, Input, Kind, PathSets, SEGME
 use super::outlet::Outlet;
 use super::session::Session;
 use crate::event::TunnelKey;
-use crate::limits::{ASIDE_MAX, WAKE_APART};
+use crate::limits::{ASIDE_MAX, RECOVERY, STALL_MIN, WAKE_APART};
 use crate::path::Manner;
 use crate::settings::Settings;
 use crate::wire::{Decoder, Frame, Terms};
@@ -160,4 +160,22 @@ fn caps_of_a_chain_end_with_it() {
     assert_eq!(room(&session), Bytes(1 << 20));
     session.transmit(now, &mut wire);
     assert_eq!(wire.0.iter().map(|&(_, bytes)| bytes).sum::<usize>(), 20_000);
+}
+
+/// A path that stalls has held its data back since its last sign of life.
+#[test]
+fn stalls_measure_how_long_recovery_takes() {
+    let begin = base();
+    let mut session = session(begin, Chain::new(vec![Box::new(Waits(0, Duration::ZERO))]));
+    write(&mut session, begin, 1, 20_000);
+    session.transmit(begin, &mut Wire::default());
+    assert_eq!(session.paths.recovery(), RECOVERY, "nothing was measured");
+    let mut now = begin;
+    while !session.paths.get(0).unwrap().stall.stalled {
+        now = session.next_timeout().unwrap().max(now + Duration::from_millis(1));
+        session.on_timeout(now);
+        assert!(now < begin + Duration::from_secs(10), "it does not stall");
+    }
+    assert!(now - begin >= STALL_MIN);
+    assert_eq!(session.paths.recovery(), (RECOVERY * 3 + (now - begin)) / 4);
 }

@@ -105,6 +105,7 @@ impl Session {
             carried: piece.carried,
             tail: flow.send.fin,
             reinjected: piece.again,
+            recovery: self.paths.recovery(),
         };
         let decision = self.chain.decide(&Input { paths: views, segment, now });
         let (primary, copies, mut run_max, ahead) = match decision {

@@ -75,6 +75,20 @@ fn ratio_counts_only_trips_that_both_have_with_a_run_that_counts() {
 }
 
 #[test]
+fn tail_is_over_the_bound_of_the_same_transfers() {
+    let mut late = run(seed(8), "tls", 0.001);
+    late.starved = Some("processors were busy".to_owned());
+    let (slow, fast) = (run(seed(7), "tls", 2.0), run(seed(7), "quic", 4.0));
+    let summary = Summary::of(&[slow, fast, late]).unwrap();
+    let tail = |contender: usize| summary.tail(&summary.contenders[contender], 2).unwrap();
+    // A download of 4 MB takes 16 s or 8 s; the bound's 95th percentile is that of trip 7 alone.
+    let bounds = summary.split.time[0].iter().zip(&summary.size_of[0]);
+    let bounds: Vec<f64> = bounds.filter(|it| *it.1 == 2).filter_map(|it| *it.0).collect();
+    close(tail(0), 16.0 / quantile(&bounds, 0.95));
+    close(tail(1), tail(0) / 2.0);
+}
+
+#[test]
 fn repeats_are_averaged_and_their_variation_is_reported() {
     let runs = [1.0, 3.0, 4.0].map(|goodput| match goodput {
         4.0 => run(COURSE, "tls", goodput),

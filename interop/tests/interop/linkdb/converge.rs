@@ -80,7 +80,7 @@ fn trips(first: u64, carrier: &str) -> Result<impl Iterator<Item = Record<'_>>> 
             metres_per_second: 80.0,
             from: sequence,
             to: sequence + 1,
-            rsrp_dbm: -100.0,
+            rsrp_dbm: Some(-100.0),
             outcome: if fails { "type2" } else { "success" },
             dark: Duration::from_millis(if fails { 2_000 } else { 40 }),
         }

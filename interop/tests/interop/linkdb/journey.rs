@@ -61,7 +61,7 @@ pub(super) fn learned() -> Result<String> {
                 metres_per_second: SPEED,
                 from,
                 to: from + 1,
-                rsrp_dbm: if fails { -118.0 } else { -100.0 },
+                rsrp_dbm: Some(if fails { -118.0 } else { -100.0 }),
                 outcome: if fails { "type3" } else { "success" },
                 dark: if fails { Duration::from_millis(1_500) } else { Duration::ZERO },
             });

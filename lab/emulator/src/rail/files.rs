@@ -22,6 +22,15 @@ pub struct Signal {
     pub rsrp: Option<f64>,
 }
 
+impl Handover {
+    /// The signal of the cell that is left, as the carrier's modem last reported it.
+    pub fn heard(&self, signals: &[Signal]) -> Option<f64> {
+        let reported = signals.partition_point(|signal| signal.at <= self.at);
+        let of_cell = |signal: &&Signal| signal.cell == Some(self.from);
+        signals[..reported].iter().rev().find(of_cell)?.rsrp
+    }
+}
+
 impl Trip {
     /// The scenario of its links; they are named after the carriers.
     pub fn scenario(&self, route: &Route) -> Scenario {

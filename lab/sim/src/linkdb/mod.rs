@@ -18,9 +18,10 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use polyrail_emulator::results::{Report as Results, results_folder};
+use polyrail_predictor::forecast::Rule;
 use polyrail_predictor::forecast::evaluate::{EvaluateSettings, Report, evaluate_against};
-use polyrail_predictor::forecast::{ForecastSettings, Rule};
 
+use crate::sim::runs::parallel;
 use records::{Campaign, REPORT_MS, Trips, campaign};
 use serde_json::Value;
 use worlds::World;
@@ -52,6 +53,15 @@ pub struct Options {
     /// Only records that the gateway's pilot makes.
     #[arg(long)]
     pilot: bool,
+    /// Only these parts, separated by commas [default: all].
+    #[arg(long, value_enum, value_delimiter = ',')]
+    only: Vec<Part>,
+    /// Only this chain for the part `gains`; may be repeated. Rules with `/` between them.
+    #[arg(long = "chain", value_name = "CHAIN")]
+    chains: Vec<String>,
+    /// With `--chain`: handovers fail so many times as often as usual.
+    #[arg(long, default_value_t = 1.0)]
+    failures: f64,
     /// A short run: two routes of six trips.
     #[arg(long)]
     smoke: bool,
@@ -68,6 +78,21 @@ pub enum RuleName {
     Naive,
 }
 
+/// A part of the evaluation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// The forecasts as they are.
+    Forecasts,
+    /// Other rules and conditions.
+    Conditions,
+    /// Worlds that differ from the generator's.
+    Worlds,
+    /// The time of forecasts, the database, and recorded runs.
+    Speed,
+    /// What forecasts gain, by simulation.
+    Gains,
+}
+
 /// Prints tables and RESULT lines, writes the figures as JSON.
 ///
 /// # Errors
@@ -77,17 +102,23 @@ pub fn command(options: &Options) -> Result<()> {
     options.choose();
     let (first, last) = (options.from, options.from + options.routes - 1);
     println!("seeds of routes {first} to {last}, {} trips on each", options.trips);
-    let settings = options.settings();
+    let rule = options.rule();
     let prefix = if options.held_back { "linkdb_held" } else { "linkdb" };
     if options.pilot {
         return options.piloted(prefix);
     }
-    let report = options.evaluated("as it is", &Campaign::default(), &settings, true)?;
-    let mut results = Results::default();
-    results::judge(&mut results, prefix, &report);
-    options.beside(&mut results, prefix, &settings)?;
-    options.worlds(&mut results, prefix)?;
-    if !options.held_back {
+    let (mut report, mut results) = (Report::default(), Results::default());
+    if options.has(Part::Forecasts) {
+        report = options.evaluated("as it is", &Campaign::default(), rule, true)?;
+        results::judge(&mut results, prefix, &report);
+    }
+    if options.has(Part::Conditions) {
+        options.beside(&mut results, prefix, rule)?;
+    }
+    if options.has(Part::Worlds) {
+        options.worlds(&mut results, prefix)?;
+    }
+    if options.has(Part::Speed) && !options.held_back {
         speed::judge(&mut results);
         store::judge(&mut results, if options.smoke { 10_000 } else { 1_000_000 })?;
         if let Some(folder) = &options.metro {
@@ -97,7 +128,15 @@ pub fn command(options: &Options) -> Result<()> {
     let routes = if options.smoke { 1 } else { options.simulated };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let first = options.from / 2 * 2 + SIMULATED;
-    learned::judge(first, routes, threads, prefix, &mut results)?;
+    if options.has(Part::Gains) {
+        if options.chains.is_empty() {
+            learned::judge(first, routes, threads, prefix, &mut results)?;
+        } else {
+            let speed = polyrail_emulator::rail::Speed::Kmh300;
+            let trips = learned::Trips::after(first, routes, speed, options.failures, threads)?;
+            trips.chains(&options.chains, &format!("{prefix}_sim_chain"), &mut results)?;
+        }
+    }
     if options.smoke {
         options.pilots(&mut results, prefix, 1)?;
     }
@@ -115,10 +154,15 @@ impl Options {
         }
     }
 
+    fn has(&self, part: Part) -> bool {
+        self.only.is_empty() || self.only.contains(&part)
+    }
+
     /// Only a whole run writes the published results.
     fn results_name(&self) -> &'static str {
         let sizes = [self.routes, self.trips, self.simulated];
-        let whole = sizes == [ROUTES, TRIPS, ROUTES] && self.rule == RuleName::Quantile;
+        let all = self.only.is_empty() && self.chains.is_empty();
+        let whole = all && sizes == [ROUTES, TRIPS, ROUTES] && self.rule == RuleName::Quantile;
         match self.from {
             _ if self.smoke => "linkdb-smoke",
             TUNING if whole && self.pilot => "linkdb-pilot",
@@ -129,13 +173,12 @@ impl Options {
         }
     }
 
-    fn settings(&self) -> ForecastSettings {
-        let rule = match self.rule {
+    fn rule(&self) -> Rule {
+        match self.rule {
             RuleName::Quantile => Rule::Quantile,
             RuleName::Mean => Rule::Mean,
             RuleName::Naive => Rule::Naive,
-        };
-        ForecastSettings { rule, ..ForecastSettings::default() }
+        }
     }
 
     /// Evaluates only records that the pilot makes.
@@ -153,7 +196,7 @@ impl Options {
             report: REPORT_MS as f64 / 1_000.0,
             noise: 1.0,
         };
-        let settings = EvaluateSettings { forecast: self.settings(), ..unseparated() };
+        let settings = EvaluateSettings { rule: self.rule(), ..unseparated() };
         piloted::judge(results, prefix, self.from..self.from + routes, &setup, &settings)
     }
 
@@ -167,36 +210,22 @@ impl Options {
     }
 
     /// Other rules on the same trips, and the forecaster under other conditions.
-    fn beside(
-        &self,
-        results: &mut Results,
-        prefix: &str,
-        settings: &ForecastSettings,
-    ) -> Result<()> {
+    fn beside(&self, results: &mut Results, prefix: &str, own: Rule) -> Result<()> {
         let usual = Campaign::default();
         for (name, rule, title) in [
             ("mean", Rule::Mean, "the mean of failures (POLYCORN)"),
             ("naive", Rule::Naive, "a deviation before the mean of all handovers"),
         ] {
-            let rule = ForecastSettings { rule, ..*settings };
-            let report = self.evaluated(title, &usual, &rule, false)?;
+            let report = self.evaluated(title, &usual, rule, false)?;
             results::beside(results, &format!("{prefix}_{name}"), &report.told);
         }
-        let guarded = ForecastSettings { guard: true, ..*settings };
-        let report = self.evaluated("with the guard", &usual, &guarded, false)?;
-        results::beside(results, &format!("{prefix}_guarded"), &report.told);
         let dealt = Campaign { dealt: true, ..usual };
-        for (name, guard) in [("dealt", false), ("dealt_guarded", true)] {
-            let settings = ForecastSettings { guard, ..*settings };
-            let title = format!("outcomes shuffled within their cells, guard: {guard}");
-            let report = self.evaluated(&title, &dealt, &settings, false)?;
-            results::beside(results, &format!("{prefix}_{name}"), &report.told);
-        }
         let slow = Campaign { report_ms: 1_000, ..usual };
         let speeds = Campaign { speeds: true, ..usual };
         let drift = Campaign { drift: true, ..usual };
         let wrong = |percent: u64| Campaign { mislabelled: percent, ..usual };
         for (name, title, what) in [
+            ("dealt", "outcomes shuffled within their cells", dealt),
             ("report_1s", "modems report once a second", slow),
             ("speeds", "300, 200 and 350 km/h in turns", speeds),
             ("drift", "the position's error wanders", drift),
@@ -207,7 +236,7 @@ impl Options {
             ),
             ("mislabelled_10", "the same with 10 %", wrong(10)),
         ] {
-            let report = self.evaluated(title, &what, settings, false)?;
+            let report = self.evaluated(title, &what, own, false)?;
             results::beside(results, &format!("{prefix}_{name}"), &report.told);
         }
         Ok(())
@@ -235,16 +264,16 @@ impl Options {
                 .map(|route| Ok((route, campaign(route, &what)?)))
                 .collect();
             let routes = routes?;
-            let report = |rule: Rule, learning: &[usize]| {
-                let forecast = ForecastSettings { rule, guard: false };
-                let learning = learning.to_vec();
-                judged(&routes, &EvaluateSettings { forecast, learning, ..unseparated() })
-            };
-            let own = report(Rule::Quantile, &WORLD_LEARNING);
-            let fixed = QUANTILES.map(|quantile| report(Rule::Fixed(quantile), &[]).told.failures);
+            let report = |settings: EvaluateSettings| judged_at_once(&routes, &settings);
+            let learning = WORLD_LEARNING.to_vec();
+            let own = report(EvaluateSettings { classify: true, learning, ..unseparated() });
+            let fixed = QUANTILES.map(|quantile| {
+                report(EvaluateSettings { rule: Rule::Fixed(quantile), ..unseparated() })
+            });
+            let fixed = fixed.map(|report| report.told.failures);
             results::world(results, &format!("{prefix}_world_{name}"), &own, &fixed);
             for (rule, name_of) in [(Rule::Naive, "naive"), (Rule::Mean, "mean")] {
-                let told = report(rule, &[]).told;
+                let told = report(EvaluateSettings { rule, ..unseparated() }).told;
                 results::beside(results, &format!("{prefix}_world_{name}_{name_of}"), &told);
             }
         }
@@ -252,17 +281,9 @@ impl Options {
     }
 
     /// Evaluates all routes together, and prints the report.
-    fn evaluated(
-        &self,
-        title: &str,
-        what: &Campaign,
-        forecast: &ForecastSettings,
-        full: bool,
-    ) -> Result<Report> {
-        let mut settings = EvaluateSettings { forecast: *forecast, ..Default::default() };
-        if !full {
-            settings = EvaluateSettings { forecast: *forecast, ..unseparated() };
-        }
+    fn evaluated(&self, title: &str, what: &Campaign, rule: Rule, full: bool) -> Result<Report> {
+        let settings = if full { EvaluateSettings::default() } else { unseparated() };
+        let settings = EvaluateSettings { rule, ..settings };
         let mut all = Report::default();
         for route in self.from..self.from + self.routes {
             let trips = campaign(route, &Campaign { trips: self.trips, ..*what })?;
@@ -273,9 +294,10 @@ impl Options {
     }
 }
 
-/// Without the SVM and the learning curve.
+/// Without the SVMs and the learning curve.
 fn unseparated() -> EvaluateSettings {
-    EvaluateSettings { separability: false, learning: Vec::new(), ..Default::default() }
+    let learning = Vec::new();
+    EvaluateSettings { separability: false, classify: false, learning, ..Default::default() }
 }
 
 /// All routes together.
@@ -285,6 +307,15 @@ fn judged(routes: &[(u64, Trips)], settings: &EvaluateSettings) -> Report {
         let settings = EvaluateSettings { seed: *route, ..settings.clone() };
         all.merge(&evaluate_against(&trips.records, &trips.truths, &settings));
     }
+    all
+}
+
+/// The same by all processors.
+fn judged_at_once(routes: &[(u64, Trips)], settings: &EvaluateSettings) -> Report {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let one = |number| judged(&routes[number..=number], settings);
+    let mut all = Report::default();
+    parallel(routes.len(), threads, one).iter().for_each(|report| all.merge(report));
     all
 }
 
@@ -331,6 +362,8 @@ mod tests {
             ("--pilot --routes 2", "linkdb-part"),
             ("--from 2100", "linkdb-part"),
             ("--rule mean", "linkdb-part"),
+            ("--only gains,worlds", "linkdb-part"),
+            ("--chain min_rtt", "linkdb-part"),
             ("--held-back --trips 6", "linkdb-part"),
         ] {
             let mut options =

@@ -47,7 +47,9 @@ pub fn forecasts(results: &mut Results, prefix: &str, report: &Report, judged: b
     add("coverage", failures.coverage(), Goal::None);
     add("coverage_ceiling", report.ceiling(), Goal::None);
     add("coverage_of_ceiling", covered(report), Goal::AtLeast(COVERED));
-    add("alarms_true", report.told.alarms_true(), Goal::None);
+    let [by_rate, seen] = report.alarms_true();
+    add("alarms_true", seen, Goal::None);
+    add("alarms_true_by_rate", by_rate, Goal::None);
     add("calibration_error", calibration_error(&report.calibration), Goal::AtMost(CALIBRATED));
 }
 
@@ -74,7 +76,9 @@ pub fn world(results: &mut Results, prefix: &str, own: &Report, fixed: &[Classes
     let behind = best.zip(failures.correct_share()).map(|(best, own)| best - own);
     add("correct_behind_fixed", behind, Goal::AtMost(BEHIND));
     add("coverage_of_ceiling", covered(own), Goal::AtLeast(COVERED));
-    add("alarms_true", own.told.alarms_true(), goal(&ALARMS_TRUE));
+    let [by_rate, seen] = own.alarms_true();
+    add("alarms_true", seen, goal(&ALARMS_TRUE));
+    add("alarms_true_by_rate", by_rate, Goal::None);
 }
 
 /// The share of failures with a forecast, of those that could have one.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use polyrail_emulator::results::{Goal, Report as Results, median};
 use polyrail_model::{
-    CellId, Direction, Handover, HandoverOutcome, Position, RouteId, Speed, TripId,
+    CellId, Direction, Handover, HandoverOutcome, Position, RouteId, Rsrp, Speed, TripId,
 };
 use polyrail_predictor::entry::WriterNumber;
 use polyrail_predictor::forecast::evaluate::histories;
@@ -84,8 +84,8 @@ fn round(known: &mut Known, place: usize, told: &mut u64) -> f64 {
     let started = Instant::now();
     for carrier in CARRIERS {
         let (cells, own) = (&known.cells, WriterNumber::OWN);
-        let cell = CellId(cell as u64);
-        let forecast = known.forecaster.forecast(cells, own, now, &situation, carrier, cell);
+        let seen = (CellId(cell as u64), Rsrp::from_dbm(-97.0));
+        let forecast = known.forecaster.forecast(cells, own, now, &situation, carrier, seen);
         *told += u64::from(black_box(forecast).is_some());
     }
     started.elapsed().as_secs_f64() * 1e6
@@ -121,7 +121,7 @@ fn handover(dice: &mut Dice, trip: u64, cell: usize, carrier: usize, sequence: u
         speed: Speed::from_metres_per_second(83.3),
         from: CellId(cell as u64),
         to: None,
-        rsrp: None,
+        rsrp: Rsrp::from_dbm(-97.0 + 4.0 * dice.normal() - if fails { 3.0 } else { 0.0 }),
         outcome: if fails { HandoverOutcome::TypeII } else { HandoverOutcome::Success },
         dark: Duration::ZERO,
     }

@@ -9,7 +9,7 @@ use polyrail_model::{
     CellId, Direction, Handover, HandoverOutcome, NodeRole, Position, RouteId, Rsrp, Speed, TripId,
 };
 use polyrail_predictor::entry::Entry;
-use polyrail_predictor::forecast::{ForecastSettings, Forecaster};
+use polyrail_predictor::forecast::Forecaster;
 use polyrail_predictor::store::{Limits, Store};
 use polyrail_predictor::views::Views;
 
@@ -78,7 +78,7 @@ fn filled(results: &mut Results, path: &Path, events: u64) -> Result<()> {
 fn begin(store: &Store) -> Result<f64> {
     let began = Instant::now();
     let (views, _) = Views::of_store(store, NodeRole::Gateway)?;
-    Forecaster::new(ForecastSettings::default()).refresh(views.cells());
+    Forecaster::default().refresh(views.cells());
     ensure!(!views.cells().is_empty(), "the database has no cells");
     Ok(began.elapsed().as_secs_f64() * 1e3)
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use polyrail_emulator::rail::{CarrierTrip, Fluid, Handover, HandoverResult, Trip};
 
 use super::metrics::mean;
-use super::{Contestant, resent, world};
+use super::{Contestant, carrier_name, resent, world};
 use crate::world::{Side, World};
 
 /// How it went.
@@ -31,6 +31,9 @@ pub struct Bulk {
     pub worse_use: f64,
     /// Mbit/s in the two seconds from each failure of a handover on.
     pub after_failures: Vec<f64>,
+    /// Bytes that the cloud had sent over the carrier and that were not acknowledged when each of
+    /// these failures began.
+    pub at_failures: Vec<u64>,
 }
 
 impl Bulk {
@@ -60,7 +63,14 @@ pub fn bulk_in(mut world: World, trip: &Trip, contestant: &Contestant) -> Bulk {
     world.flow_mut(flow).server = (ENDLESS, false);
     let read = |world: &World| world.flow(flow).legs[0].read;
     let (mut curve, mut crossed_by) = (vec![(from, 0)], vec![since(before.clone())]);
+    let failing = failing(trip, from);
+    let mut at_failures = vec![0; failing.len()];
     while world.elapsed() < trip.length {
+        let now = world.elapsed();
+        let soon = failing.iter().zip(&mut at_failures);
+        for ((carrier, _), held) in soon.filter(|((_, at), _)| (now..now + SAMPLE).contains(at)) {
+            *held = outstanding(&world, *carrier);
+        }
         world.run_for(SAMPLE.min(trip.length - world.elapsed()));
         curve.push((world.elapsed(), read(&world)));
         if (curve.len() - 1).is_multiple_of(SAMPLES_A_SECOND) {
@@ -78,7 +88,8 @@ pub fn bulk_in(mut world: World, trip: &Trip, contestant: &Contestant) -> Bulk {
         late_mean: waits.late_mean,
         wait_p95: waits.p95,
         worse_use: worse_use(&contestant.trip(trip), from, &crossed),
-        after_failures: after_failures(trip, &curve),
+        after_failures: after_failures(&failing, &curve),
+        at_failures,
         crossed,
         crossed_by,
     }
@@ -94,17 +105,30 @@ fn worse_use(trip: &Trip, from: Duration, crossed: &[u64]) -> f64 {
     uses.map_or(0.0, |(had, crossed)| *crossed as f64 / had)
 }
 
-fn after_failures(trip: &Trip, curve: &[(Duration, u64)]) -> Vec<f64> {
+/// The carriers and times of the failures from a time on.
+fn failing(trip: &Trip, from: Duration) -> Vec<(usize, Duration)> {
+    let all = trip.carriers.iter().enumerate();
+    let all = all.flat_map(|(number, carrier)| {
+        failures(trip, carrier).map(move |handover| (number, handover.at))
+    });
+    all.filter(|(_, at)| *at >= from).collect()
+}
+
+/// Bytes that the cloud has sent over a carrier and that are not acknowledged.
+fn outstanding(world: &World, carrier: usize) -> u64 {
+    let status = world.status(Side::Cloud);
+    let paths = status.sessions.iter().flat_map(|session| &session.paths);
+    let own = paths.filter(|path| path.carrier == carrier_name(carrier));
+    own.map(|path| path.outstanding.0).sum()
+}
+
+fn after_failures(failing: &[(usize, Duration)], curve: &[(Duration, u64)]) -> Vec<f64> {
     let at = |time: Duration| {
         let place = curve.partition_point(|(at, _)| *at <= time).saturating_sub(1);
         curve[place].1
     };
-    let begun = curve.first().map_or(Duration::ZERO, |(at, _)| *at);
-    let all = trip.carriers.iter().flat_map(|carrier| failures(trip, carrier));
-    all.filter(|handover| handover.at >= begun)
-        .map(|handover| at(handover.at + AFTER) - at(handover.at))
-        .map(|bytes| bytes as f64 * 8e-6 / AFTER.as_secs_f64())
-        .collect()
+    let bytes = failing.iter().map(|(_, begun)| at(*begun + AFTER) - at(*begun));
+    bytes.map(|bytes| bytes as f64 * 8e-6 / AFTER.as_secs_f64()).collect()
 }
 
 /// The failures of a carrier from the start of workloads on whose next two seconds are on the trip.

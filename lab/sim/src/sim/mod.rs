@@ -51,7 +51,7 @@ pub fn world_told(trip: &Trip, contestant: &Contestant, tell: impl FnOnce(&mut W
     let full = contestant.engine == Engine::Full;
     let trip = contestant.trip(trip);
     let carrier = |(number, carrier): (usize, &polyrail_emulator::rail::CarrierTrip)| CarrierSpec {
-        name: format!("c{number}"),
+        name: carrier_name(number),
         links: carrier.links.clone(),
         stream: contestant.tunnels.stream,
         backup: false,
@@ -77,6 +77,11 @@ pub fn world_told(trip: &Trip, contestant: &Contestant, tell: impl FnOnce(&mut W
     let left = START.saturating_sub(world.elapsed());
     world.run_for(left);
     world
+}
+
+/// The name of a carrier in such a world.
+fn carrier_name(number: usize) -> String {
+    format!("c{number}")
 }
 
 /// Bytes that one side has reinjected so far.

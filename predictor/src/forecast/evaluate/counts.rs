@@ -52,6 +52,13 @@ pub struct Bin {
     pub failed: u64,
 }
 
+/// Handovers with a forecast when they began, by its probability then.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Probabilities {
+    /// By hundredths: how many handovers, and how many of them failed.
+    pub bins: Vec<[u64; 2]>,
+}
+
 /// Sums of what the SVM found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Counts {
@@ -59,8 +66,8 @@ pub struct Counts {
     pub cells: u64,
     /// Those judged better than by always saying what most are.
     pub above_majority: u64,
-    /// Those where guessing is as good: the guard refuses them.
-    pub refused: u64,
+    /// Those where guessing is as good.
+    pub guessed: u64,
     /// Sums over the cells.
     pub accuracy: f64,
     /// The same of always saying what most are.
@@ -70,10 +77,11 @@ pub struct Counts {
 }
 
 impl Told {
-    /// Counts a handover by what its cell foresees on the way to it.
-    pub(super) fn count(&mut self, way: &Way, cells: &FittedCells) {
+    /// Counts a handover by what its cell foresees on the way to it, and returns that.
+    pub(super) fn count(&mut self, way: &Way, cells: &FittedCells) -> Foreseen {
         let foreseen = way.foreseen(way.cell(cells), CellForecast::place);
         self.judge(way.handover, &foreseen);
+        foreseen
     }
 
     /// Counts a handover of which this was foreseen.
@@ -103,12 +111,6 @@ impl Told {
         self.failures.foreseen() + self.successes.in_forecast_cells
     }
 
-    /// Of the places that were passed before the handover, the share at which it then failed.
-    pub fn alarms_true(&self) -> Option<f64> {
-        let failed = self.failures.correct + self.failures.early;
-        share(failed, failed + self.successes.alarms)
-    }
-
     /// Adds what another counted.
     pub fn merge(&mut self, other: &Self) {
         let (own, more) = (&mut self.failures, other.failures);
@@ -120,6 +122,39 @@ impl Told {
         own.correct += more.correct;
         own.alarms += more.alarms;
         own.in_forecast_cells += more.in_forecast_cells;
+    }
+}
+
+impl Default for Probabilities {
+    fn default() -> Self {
+        Self { bins: vec![[0; 2]; HUNDREDTHS] }
+    }
+}
+
+impl Probabilities {
+    pub(super) fn add(&mut self, permille: u16, fails: bool) {
+        let bin = &mut self.bins[usize::from(permille / 10).min(HUNDREDTHS - 1)];
+        *bin = [bin[0] + 1, bin[1] + u64::from(fails)];
+    }
+
+    /// Adds what another counted.
+    pub fn merge(&mut self, other: &Self) {
+        for (own, more) in self.bins.iter_mut().zip(&other.bins) {
+            *own = [own[0] + more[0], own[1] + more[1]];
+        }
+    }
+
+    /// Alarms for all forecasts above a probability, the greatest with which there is one for so
+    /// many failures; otherwise for all. Returns the share of alarms that were true.
+    pub fn alarms_true(&self, failures: f64) -> Option<f64> {
+        let (mut all, mut failed) = (0, 0);
+        for bin in self.bins.iter().rev() {
+            (all, failed) = (all + bin[0], failed + bin[1]);
+            if failed as f64 >= failures {
+                break;
+            }
+        }
+        share(failed, all)
     }
 }
 
@@ -176,7 +211,7 @@ impl Counts {
     pub(super) fn add(&mut self, one: Separability) {
         self.cells += 1;
         self.above_majority += u64::from(one.accuracy > one.majority);
-        self.refused += u64::from(one.balanced <= 0.5);
+        self.guessed += u64::from(one.balanced <= 0.5);
         self.accuracy += one.accuracy;
         self.majority += one.majority;
         self.balanced += one.balanced;
@@ -186,7 +221,7 @@ impl Counts {
     pub fn merge(&mut self, other: &Self) {
         self.cells += other.cells;
         self.above_majority += other.above_majority;
-        self.refused += other.refused;
+        self.guessed += other.guessed;
         self.accuracy += other.accuracy;
         self.majority += other.majority;
         self.balanced += other.balanced;
@@ -203,5 +238,7 @@ pub(super) fn share(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 / whole as f64)
 }
 
+/// Of a probability, the last for all above.
+const HUNDREDTHS: usize = 100;
 /// POLYCORN 3: t2.
 const EARLY: f64 = 2.5;

@@ -19,12 +19,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use polyrail_model::{Handover, TripId};
 
-pub use counts::{Alarms, Bin, Classes, Counts, Told};
+pub use counts::{Alarms, Bin, Classes, Counts, Probabilities, Told};
 pub use report::Report;
 
 use super::cell::CellForecast;
 use super::pool::Pool;
-use super::settings::{ForecastSettings, SUPPORT};
+use super::settings::{Rule, SUPPORT};
 use super::svm::{self, Features};
 use crate::entry::WriterNumber;
 use crate::history::{CellHistory, CellKey};
@@ -33,8 +33,10 @@ use way::{FittedCells, Foreseen, Way};
 /// What is evaluated, and how.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EvaluateSettings {
-    /// The forecasts.
-    pub forecast: ForecastSettings,
+    /// How places are chosen.
+    pub rule: Rule,
+    /// Whether probabilities follow lateness and signal, which takes some milliseconds a trip.
+    pub classify: bool,
     /// So many trips at most are left out, the last ones.
     pub trips_max: usize,
     /// The learning curve is taken after so many trips.
@@ -48,7 +50,8 @@ pub struct EvaluateSettings {
 impl Default for EvaluateSettings {
     fn default() -> Self {
         Self {
-            forecast: ForecastSettings::default(),
+            rule: Rule::default(),
+            classify: true,
             trips_max: TRIPS_MAX,
             learning: LEARNING.to_vec(),
             separability: true,
@@ -83,7 +86,7 @@ pub fn evaluate_against(
         let Some(test) = tests.get(trip) else { continue };
         report.trips += 1;
         let others = histories.iter().map(|(key, cell)| (key, cell.without(*trip)));
-        let cells = fitted(&others.collect(), &settings.forecast);
+        let cells = fitted(&others.collect(), settings.rule, settings.classify);
         let test = Way::all(test);
         judge(&mut report, &cells, &test, &mut random);
         for count in settings.learning.iter().filter(|count| **count < trips.len()) {
@@ -92,10 +95,12 @@ pub fn evaluate_against(
                 trips.iter().cycle().skip(place + 1).take(*count).copied().collect();
             let some = records.iter().filter(|one| some.contains(&one.trip));
             let some = self::histories(some);
-            let cells =
-                fitted(&some.iter().map(|(k, v)| (k, v.clone())).collect(), &settings.forecast);
+            let some = some.iter().map(|(key, cell)| (key, cell.clone())).collect();
+            let cells = fitted(&some, settings.rule, false);
             let told = report.learning.entry(*count).or_default();
-            test.iter().for_each(|way| told.count(way, &cells));
+            for way in &test {
+                told.count(way, &cells);
+            }
         }
     }
     if settings.separability {
@@ -111,9 +116,11 @@ fn judge(report: &mut Report, cells: &FittedCells, test: &[Way], random: &mut u6
     // Where a rejecter that is always on has a forecast.
     let mut known = Vec::new();
     for way in test {
-        report.told.count(way, cells);
+        let foreseen = report.told.count(way, cells);
         let (handover, cell) = (way.handover, way.cell(cells));
         let fails = handover.outcome.is_failure();
+        let alarms = foreseen.last.and(CellForecast::in_force(cell, handover.position));
+        report.alarm(alarms, handover);
         let foreseen = way.foreseen(cell, always);
         report.always.judge(handover, &foreseen);
         match foreseen.counts(fails) {
@@ -123,7 +130,7 @@ fn judge(report: &mut Report, cells: &FittedCells, test: &[Way], random: &mut u6
         let place = CellForecast::in_force(cell, handover.position).or(cell.last());
         let Some(place) = place else { continue };
         report.supported += u64::from(fails && place.failed_trips >= SUPPORT);
-        report.calibrate(f64::from(place.permille()) / 1_000.0, fails);
+        report.calibrate(place.permille(), fails);
         report.place(place.lateness(handover.position), fails);
     }
     let mut left = (report.told.forecasts() - before).min(known.len() as u64);
@@ -162,15 +169,17 @@ pub fn histories<'a>(
 /// All cells, from their histories alone.
 fn fitted<'a>(
     histories: &BTreeMap<&'a CellKey, CellHistory>,
-    settings: &ForecastSettings,
+    rule: Rule,
+    classify: bool,
 ) -> FittedCells<'a> {
-    let pool = Pool::new(histories.iter().map(|(key, history)| (*key, history)));
+    let all = || histories.iter().map(|(key, history)| (*key, history));
+    let mut pool = Pool::new(all());
+    if classify {
+        pool.train(all(), |_| true);
+    }
     let cells = histories.iter().filter(|(_, history)| history.passages().len() > 0);
-    let fitted = cells.map(|(key, history)| {
-        let separable = !settings.guard || svm::is_separable(history);
-        (*key, CellForecast::fit(key, history, WriterNumber::OWN, &pool, separable, settings))
-    });
-    fitted.collect()
+    let fit = |key, history| CellForecast::fit(key, history, WriterNumber::OWN, &pool, rule);
+    cells.map(|(key, history)| (*key, fit(key, history))).collect()
 }
 
 /// The trips in their order in time.

@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use polyrail_model::Handover;
 use serde::Serialize;
 
-use super::counts::{Bin, Counts, Told, share};
+use super::counts::{Bin, Counts, Probabilities, Told, share};
+use crate::forecast::cell::CellForecast;
 
 /// What an evaluation found.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -22,8 +24,11 @@ pub struct Report {
     pub always: Told,
     /// After so many trips.
     pub learning: BTreeMap<usize, Told>,
-    /// By the failure rate that was expected.
+    /// By the failure rate that was expected of the cell.
     pub calibration: [Bin; RATES.len()],
+    /// By the probability of a forecast when the handover began: the cell's rate, and with its
+    /// lateness and signal.
+    pub probabilities: [Probabilities; 2],
     /// By how late handovers came, in deviations of their cell.
     pub lateness: [Bin; LATENESS.len()],
     /// The SVM on position, on signal, and on both.
@@ -31,9 +36,26 @@ pub struct Report {
 }
 
 impl Report {
-    pub(super) fn calibrate(&mut self, expected: f64, fails: bool) {
+    pub(super) fn calibrate(&mut self, permille: u16, fails: bool) {
+        let expected = f64::from(permille) / 1_000.0;
         let bin = RATES.iter().position(|most| expected < *most).unwrap_or(RATES.len() - 1);
         self.calibration[bin].add(expected, fails);
+    }
+
+    /// Counts the forecast that was in force when a handover began.
+    pub(super) fn alarm(&mut self, forecast: Option<&CellForecast>, handover: &Handover) {
+        let Some(forecast) = forecast else { return };
+        let seen = forecast.permille_at(handover.position, handover.rsrp);
+        for (counts, permille) in self.probabilities.iter_mut().zip([forecast.permille(), seen]) {
+            counts.add(permille, handover.outcome.is_failure());
+        }
+    }
+
+    /// Of alarms for enough forecasts that [`ALARMED`] of the failures had one, the share that were
+    /// true: by the cell's rate alone, and with lateness and signal.
+    pub fn alarms_true(&self) -> [Option<f64>; 2] {
+        let failures = ALARMED * self.told.failures.all() as f64;
+        self.probabilities.each_ref().map(|one| one.alarms_true(failures))
     }
 
     pub(super) fn place(&mut self, lateness: f64, fails: bool) {
@@ -63,6 +85,8 @@ impl Report {
             own.failed += more.failed;
         }
         self.svm.iter_mut().zip(&other.svm).for_each(|(own, more)| own.merge(more));
+        let probabilities = self.probabilities.iter_mut().zip(&other.probabilities);
+        probabilities.for_each(|(own, more)| own.merge(more));
     }
 }
 
@@ -89,6 +113,11 @@ impl fmt::Display for Report {
         writeln!(f, "\nat most {} of failures could be foreseen", shown(self.ceiling()))?;
         let inside = self.told.successes.correct_share_in_forecast_cells();
         writeln!(f, "of successes in cells with a forecast {} correct", shown(inside))?;
+        let [by_rate, seen] = self.alarms_true().map(shown);
+        writeln!(
+            f,
+            "of alarms for {ALARMED} of the failures {seen} true, by rates alone {by_rate}"
+        )?;
         writeln!(f, "\n| expected to fail | handovers | expected | failed |")?;
         writeln!(f, "|---|---:|---:|---:|")?;
         for (bin, most) in self.calibration.iter().zip(RATES) {
@@ -108,17 +137,17 @@ impl fmt::Display for Report {
         if self.svm.iter().all(|counts| counts.cells == 0) {
             return Ok(());
         }
-        writeln!(f, "\n| SVM on | cells | right | majority | balanced | beat it | refused |")?;
+        writeln!(f, "\n| SVM on | cells | right | majority | balanced | beat it | guessed |")?;
         writeln!(f, "|---|---:|---:|---:|---:|---:|---:|")?;
         for (name, one) in ["position", "signal", "both"].iter().zip(&self.svm) {
             let mean = |sum| shown(one.mean(sum));
             let (right, most) = (mean(one.accuracy), mean(one.majority));
             let (balanced, beaten) = (mean(one.balanced), share(one.above_majority, one.cells));
-            let (beaten, refused) = (shown(beaten), shown(share(one.refused, one.cells)));
+            let (beaten, guessed) = (shown(beaten), shown(share(one.guessed, one.cells)));
             let cells = one.cells;
             writeln!(
                 f,
-                "| {name} | {cells} | {right} | {most} | {balanced} | {beaten} | {refused} |"
+                "| {name} | {cells} | {right} | {most} | {balanced} | {beaten} | {guessed} |"
             )?;
         }
         Ok(())
@@ -152,6 +181,8 @@ fn shown(share: Option<f64>) -> String {
     share.map_or("-".into(), |share| format!("{share:.3}"))
 }
 
+/// The share of failures that are to have an alarm.
+const ALARMED: f64 = 0.6;
 /// The bins of expected rates end here.
 const RATES: [f64; 7] = [0.02, 0.05, 0.1, 0.2, 0.3, 0.5, f64::INFINITY];
 /// The bins of lateness end here.

@@ -143,7 +143,7 @@ fn what_is_judged_is_what_a_forecaster_tells() {
     let now = Instant::now() + Duration::from_secs(100);
     for direction in [Direction::Up, Direction::Down] {
         let records: Vec<Handover> = (0..24).flat_map(|trip| twice(direction, trip)).collect();
-        let mut forecaster = Forecaster::new(ForecastSettings::default());
+        let mut forecaster = Forecaster::new(Rule::default());
         let (mut known, own) = (Cells::default(), WriterNumber::OWN);
         for record in &records {
             known.add(record);
@@ -151,14 +151,15 @@ fn what_is_judged_is_what_a_forecaster_tells() {
         let histories = histories(records.iter());
         let cells = fitted(
             &histories.iter().map(|(key, history)| (key, history.clone())).collect(),
-            &ForecastSettings::default(),
+            Rule::default(),
+            false,
         );
         let mut tell = |along: u32| {
             let metres = direction.sign() * f64::from(along);
             let route = RouteId(1);
             let situation =
                 TrainPosition { at: now, route, direction, metres, speed: 80.0, error: 5.0 };
-            forecaster.forecast(&known, own, now, &situation, "a", CellId(0))
+            forecaster.forecast(&known, own, now, &situation, "a", (CellId(0), None))
         };
         let told: Vec<_> = (0..2_400).map(&mut tell).collect();
         let (mut passed, mut quiet) = (0, 0);
@@ -286,8 +287,7 @@ fn trips_are_bounded_and_the_last_ones_count() {
     let report = evaluate(&records, &settings);
     let last = all_failures(&records[4 * 60..]);
     assert_eq!((report.trips, report.told.failures.all()), (2, last));
-    let mean = ForecastSettings { rule: Rule::Mean, ..ForecastSettings::default() };
-    let settings = EvaluateSettings { forecast: mean, ..EvaluateSettings::default() };
+    let settings = EvaluateSettings { rule: Rule::Mean, ..EvaluateSettings::default() };
     let report = evaluate(&campaign(24), &settings);
     let late = report.told.failures.late_share().unwrap();
     assert!((0.3..0.7).contains(&late), "half of the failures come before their mean: {late}");

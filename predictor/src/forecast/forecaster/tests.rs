@@ -43,8 +43,8 @@ struct Known {
 }
 
 impl Known {
-    fn new(settings: ForecastSettings) -> Self {
-        Self { forecaster: Forecaster::new(settings), cells: Cells::default() }
+    fn new(rule: Rule) -> Self {
+        Self { forecaster: Forecaster::new(rule), cells: Cells::default() }
     }
 
     fn add(&mut self, handover: &Handover) {
@@ -67,14 +67,14 @@ impl Known {
         cell: CellId,
     ) -> Option<LinkForecast> {
         let (cells, own) = (&self.cells, WriterNumber::OWN);
-        self.forecaster.forecast(cells, own, now, situation, carrier, cell)
+        self.forecaster.forecast(cells, own, now, situation, carrier, (cell, None))
     }
 }
 
 /// Twenty trips: of cell 1 every fourth handover fails, late, at about 1,080 m along the way;
 /// cell 2 never fails.
-fn learned(direction: Direction, settings: ForecastSettings) -> Known {
-    let mut forecaster = Known::new(settings);
+fn learned(direction: Direction, rule: Rule) -> Known {
+    let mut forecaster = Known::new(rule);
     for trip in 0..20 {
         let fails = trip % 4 == 0;
         let along = 1_000.0 + 4.0 * trip as f64 + if fails { 60.0 } else { -20.0 };
@@ -94,7 +94,7 @@ fn situation(direction: Direction, along: f64) -> TrainPosition {
 #[test]
 fn a_failure_is_foreseen_in_both_directions() {
     for direction in [Direction::Up, Direction::Down] {
-        let mut forecaster = learned(direction, ForecastSettings::default());
+        let mut forecaster = learned(direction, Rule::default());
         let key = CellKey { carrier: "a".into(), route: RouteId(1), direction, cell: CellId(1) };
         let cell = forecaster.cell(&key).unwrap().clone();
         assert_eq!((cell.passages(), cell.failures()), (20, 5));
@@ -127,7 +127,7 @@ fn a_failure_is_foreseen_in_both_directions() {
 
 #[test]
 fn who_stands_or_is_lost_foresees_nothing() {
-    let mut forecaster = learned(Direction::Up, ForecastSettings::default());
+    let mut forecaster = learned(Direction::Up, Rule::default());
     let usual = situation(Direction::Up, 900.0);
     let mut told = |now: f64, situation: TrainPosition| {
         forecaster.forecast(at(now), &situation, "a", CellId(1))
@@ -198,7 +198,7 @@ fn the_quantile_is_one_that_few_later_failures_precede() {
             // Late ones fail, more often than not.
             (1_000.0 * cell as f64 + off.clamp(-400.0, 400.0), late + dice.normal() > 0.8)
         };
-        let mut known = Known::new(ForecastSettings::default());
+        let mut known = Known::new(Rule::default());
         for (trip, cell) in (0..30).flat_map(|trip| (1..40).map(move |cell| (trip, cell))) {
             let (metres, fails) = draw(cell);
             known.add(&handover(trip, cell, Direction::Up, metres, fails));
@@ -219,9 +219,8 @@ fn the_quantile_is_one_that_few_later_failures_precede() {
 
 #[test]
 fn the_rule_of_the_paper_is_the_mean_of_two_failures_or_more() {
-    let settings = ForecastSettings { rule: Rule::Mean, ..ForecastSettings::default() };
     for (failures, place) in [(0, None), (1, None), (2, Some(1_050.0)), (3, Some(1_100.0))] {
-        let mut forecaster = Known::new(settings);
+        let mut forecaster = Known::new(Rule::Mean);
         for trip in 0..6 {
             let metres = 1_000.0 + 100.0 * trip as f64;
             forecaster.add(&handover(trip, 1, Direction::Up, metres, trip < failures));
@@ -234,11 +233,10 @@ fn the_rule_of_the_paper_is_the_mean_of_two_failures_or_more() {
 
 #[test]
 fn the_naive_rule_is_a_deviation_before_the_mean_of_all_handovers() {
-    let settings = ForecastSettings { rule: Rule::Naive, ..ForecastSettings::default() };
     for (direction, failures) in
         [(Direction::Up, 1), (Direction::Up, 2), (Direction::Down, 2), (Direction::Down, 5)]
     {
-        let mut forecaster = Known::new(settings);
+        let mut forecaster = Known::new(Rule::Naive);
         for trip in 0..5 {
             let metres = direction.sign() * (1_000.0 + 100.0 * trip as f64);
             forecaster.add(&handover(trip, 1, direction, metres, trip < failures));
@@ -253,7 +251,7 @@ fn the_naive_rule_is_a_deviation_before_the_mean_of_all_handovers() {
 
 /// A cell of such successes and failures, at metres along the way.
 fn cell_of(direction: Direction, successes: &[f64], failures: &[f64]) -> (Known, CellKey) {
-    let mut forecaster = Known::new(ForecastSettings::default());
+    let mut forecaster = Known::new(Rule::default());
     let places = successes.iter().map(|one| (*one, false));
     let places = places.chain(failures.iter().map(|one| (*one, true)));
     for (trip, (along, fails)) in (0..).zip(places) {
@@ -362,7 +360,7 @@ fn one_wide_place_is_not_split() {
 
 #[test]
 fn a_cell_is_learned_anew_when_its_history_changes() {
-    let mut forecaster = learned(Direction::Up, ForecastSettings::default());
+    let mut forecaster = learned(Direction::Up, Rule::default());
     let key = CellKey::of(&handover(0, 2, Direction::Up, 0.0, false));
     assert_eq!(forecaster.cell(&key).unwrap().place(SPEED), None);
     for trip in 100..120 {
@@ -385,7 +383,7 @@ fn full_histories_make_the_pool_stale_as_well() {
         }
         history
     };
-    let Known { mut forecaster, mut cells } = Known::new(ForecastSettings::default());
+    let Known { mut forecaster, mut cells } = Known::new(Rule::default());
     cells.put(key.clone(), last(0..128));
     forecaster.refresh(&cells);
     let before = forecaster.pools.of(WriterNumber::OWN, None).rates("a").expected(0, 0);
@@ -401,7 +399,7 @@ fn full_histories_make_the_pool_stale_as_well() {
 
 #[test]
 fn fits_used_longest_ago_are_dropped() {
-    let mut known = learned(Direction::Up, ForecastSettings::default());
+    let mut known = learned(Direction::Up, Rule::default());
     let situation = situation(Direction::Up, 900.0);
     for cell in 0..FITS_MAX as u64 + 500 {
         known.add(&handover(1, 10 + cell, Direction::Up, 5_000.0, false));
@@ -427,20 +425,22 @@ fn any_history_makes_sound_forecasts() {
     let passage = (0..6_u64, 0..40_u64, any::<i32>(), any::<bool>(), any::<bool>());
     let passages = proptest::collection::vec(passage, 0..200);
     let situation = (any::<f64>(), 0.0..200.0_f64, any::<f64>());
-    proptest!(|(passages in passages, situation in situation, guard in any::<bool>())| {
+    proptest!(|(passages in passages, situation in situation, dbm in any::<f64>())| {
         let (metres, speed, error) = situation;
-        let settings = ForecastSettings { guard, ..ForecastSettings::default() };
-        let mut forecaster = Known::new(settings);
+        let mut known = Known::new(Rule::default());
         for (cell, trip, decimetres, down, fails) in passages {
             let direction = if down { Direction::Down } else { Direction::Up };
             let position = Position { decimetres };
-            forecaster.add(&Handover { position, ..handover(trip, cell, direction, 0.0, fails) });
+            known.add(&Handover { position, ..handover(trip, cell, direction, 0.0, fails) });
         }
+        let Known { mut forecaster, cells } = known;
         for cell in 0..6 {
             for direction in [Direction::Up, Direction::Down] {
                 let usual = self::situation(direction, 0.0);
                 let situation = TrainPosition { metres, speed, error, ..usual };
-                let told = forecaster.forecast(at(0.0), &situation, "a", CellId(cell));
+                let seen = (CellId(cell), Rsrp::from_dbm(dbm));
+                let own = WriterNumber::OWN;
+                let told = forecaster.forecast(&cells, own, at(0.0), &situation, "a", seen);
                 if let Some(told) = told {
                     prop_assert!(told.fails_at <= at(30.0) && told.permille <= 1_000);
                     prop_assert!(told.uncertainty <= Duration::from_millis(2_500));

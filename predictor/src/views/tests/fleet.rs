@@ -182,7 +182,8 @@ pub fn forecasts(
         let (place, direction) = on(track, line, place_of(cell));
         let metres = place.metres() - direction.sign() * SPEED;
         let train = TrainPosition { at: now, route, direction, metres, speed: SPEED, error: 5.0 };
-        let forecast = forecaster.forecast(views.cells(), own, now, &train, "a", CellId(cell))?;
+        let forecast =
+            forecaster.forecast(views.cells(), own, now, &train, "a", (CellId(cell), None))?;
         let ahead = (forecast.fails_at.saturating_duration_since(now)).as_secs_f64()
             - now.saturating_duration_since(forecast.fails_at).as_secs_f64();
         Some((cell, (SPEED * (ahead - 1.0), forecast.permille)))

@@ -67,7 +67,7 @@ fn empty_train_forecasts_on_its_first_trip() {
         let cell = (metres / 1_000.0).ceil() as u64 - u64::from(second > 0);
         let Some(train) = pilot.place(now) else { continue };
         assert!(trains.iter().any(|one| one.route == train.route), "no track of its own");
-        let found = forecaster.forecast(views.cells(), OWN, now, &train, "a", CellId(cell));
+        let found = forecaster.forecast(views.cells(), OWN, now, &train, "a", (CellId(cell), None));
         forecast.extend(found.map(|_| cell));
         if second % 50 == 49 {
             let position = polyrail_model::Position::from_metres(train.metres);
@@ -174,8 +174,8 @@ fn own_records_alone_count_in_full() {
         let metres = trains[0].at(&line, place_of(cell)).0.metres() - SPEED;
         let train = TrainPosition { metres, route: routes, ..train };
         let cell = CellId(cell);
-        let of_views = one.forecast(views.cells(), OWN, train.at, &train, "a", cell);
-        assert_eq!(of_views, other.forecast(&cells, OWN, train.at, &train, "a", cell));
+        let of_views = one.forecast(views.cells(), OWN, train.at, &train, "a", (cell, None));
+        assert_eq!(of_views, other.forecast(&cells, OWN, train.at, &train, "a", (cell, None)));
         some += u32::from(of_views.is_some());
     }
     assert_eq!(some, 10);

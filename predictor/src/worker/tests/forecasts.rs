@@ -157,8 +157,7 @@ fn reload_turns_forecasts_on_and_off() {
             _ => return,
         };
         if changes.last() != Some(&wanted) {
-            // The guard changes nothing for these cells.
-            let changed = LinkDbSettings { forecast: wanted, guard: wanted, ..settings() };
+            let changed = LinkDbSettings { forecast: wanted, ..settings() };
             world.feed(Input::Reload(changed));
             world.rest(1);
             let now = world.now;
@@ -169,7 +168,7 @@ fn reload_turns_forecasts_on_and_off() {
     });
     assert_eq!(changes, [true, false, true]);
     let [train, ground] = world.states();
-    assert!(train.forecast && train.guard && ground.forecast && ground.guard);
+    assert!(train.forecast && ground.forecast);
 }
 
 #[test]

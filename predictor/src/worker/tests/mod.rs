@@ -393,7 +393,7 @@ fn cloud_store(now: Instant, path: Option<PathBuf>, settings: LinkDbSettings) ->
 
 fn settings() -> LinkDbSettings {
     let retention = Duration::from_secs(365 * 86_400);
-    LinkDbSettings { events_max: 1_000_000, retention, forecast: true, guard: false, share: true }
+    LinkDbSettings { events_max: 1_000_000, retention, forecast: true, share: true }
 }
 
 /// All handovers of a closed database, by trip and number.

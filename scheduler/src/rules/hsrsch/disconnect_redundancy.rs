@@ -11,28 +11,20 @@
 
 use std::time::Instant;
 
-use crate::params::{ParamError, Reader};
 use crate::rules::hsrsch::handover_rejection::BEYOND_MAX;
 use crate::rules::per_path::PerPath;
 use crate::{Input, Kind, Note, PATHS_MAX, PathSet, PathSets, PathView, Schedulerlet};
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct DisconnectRedundancy {
-    permille: u16,
     /// When a position was passed in the old cell.
     passed: PerPath<Option<Instant>>,
 }
 
 impl DisconnectRedundancy {
-    pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
-        let permille = params.count("permille", 0, 0..=1_000)? as u16;
-        Ok(Self { permille, passed: PerPath::default() })
-    }
-
     /// Whether the path is about to fail, or may be failing.
     fn alarms(&mut self, path: &PathView, now: Instant) -> bool {
-        let forecast = path.forecast.filter(|forecast| forecast.permille >= self.permille);
-        let Some(forecast) = forecast.filter(|_| path.is_about_to_fail()) else {
+        let Some(forecast) = path.forecast.filter(|_| path.is_about_to_fail()) else {
             self.passed.forget(path.id);
             return false;
         };
@@ -113,7 +105,6 @@ mod tests {
         let (fails_in, uncertainty) = (Duration::ZERO, Duration::MAX);
         let forecast = Some(Forecast { fails_in, ends_in: fails_in, uncertainty, permille: 300 });
         assert_eq!(on(rule, &[PathView { forecast, ..a }, b, c]), [1, 2], "without bound");
-        assert_eq!(on("disconnect_redundancy(permille=301)", &[failing(a, 0), b, c]), [1]);
     }
     /// A slow train is past the place and stays in the old cell.
     #[test]

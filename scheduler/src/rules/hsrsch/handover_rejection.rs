@@ -8,16 +8,16 @@
 //! rejected for at most [`BEYOND_MAX`]. Then it carries one segment per round trip as a probe, and
 //! is accepted when one arrives. If all paths would be rejected, or the others are stalled or have
 //! timed out since their last acknowledgement, the path with the farthest failure stays. With
-//! `block = true` nothing is sent instead, until the first rejection ends. `permille` ignores
-//! unlikely failures, because an idle path costs its capacity while a failure costs little if
-//! reinjection is quick.
+//! `block = true` nothing is sent instead, until the first rejection ends.
 //!
-//! With `recovery` the rule is our own: a failure costs so long until reinjection has brought the
-//! segment over another path. A path is rejected for a segment exactly while the probability that
-//! it fails before the segment is acknowledged, times `recovery`, lets another path deliver the
-//! segment earlier. A path that is full delivers it after one more window of the flow's data. So an
-//! unlikely failure rejects only where another path is as good, and a certain one rejects unless
-//! all others are much slower. The path that is expected to deliver first is never rejected.
+//! With `hazard = true` the rule is our own. An idle path costs its capacity, while a failure costs
+//! the time until the segment is sent again over another path, which the session measures
+//! (`recovery`). With the probability `p` that the path fails before the segment is acknowledged,
+//! the segment arrives after `(1 - p) at + p (recovery + by)`, where `at` is the delivery over this
+//! path and `by` over the other one. The path is rejected for the segment exactly while that is
+//! later than `by` and the other path's own risk. A path that is full delivers it after one more
+//! window of the flow's data. So an unlikely failure rejects only where another path is as good,
+//! and a certain one rejects always. The path with the least risk is never rejected.
 
 use std::time::{Duration, Instant};
 
@@ -27,16 +27,12 @@ use crate::params::{ParamError, Reader};
 use crate::rules::path_rate::window;
 use crate::rules::per_path::PerPath;
 use crate::rules::polyrail::earliest_delivery::{delivery, seconds};
-use crate::{
-    Forecast, Input, Kind, Note, PATHS_MAX, PathSets, PathView, SEGMENT, Schedulerlet, SegmentView,
-};
+use crate::{Input, Kind, Note, PATHS_MAX, PathSets, PathView, SEGMENT, Schedulerlet, SegmentView};
 
 #[derive(Debug)]
 pub struct HandoverRejection {
     block: bool,
-    permille: u16,
-    /// In seconds; zero for the published rule.
-    recovery: f64,
+    hazard: bool,
     paths: PerPath<Passage>,
 }
 
@@ -53,14 +49,12 @@ struct Passage {
 impl HandoverRejection {
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
         let block = params.flag("block", false)?;
-        let permille = params.count("permille", 0, 0..=1_000)? as u16;
-        let times = Duration::ZERO..=Duration::from_secs(60);
-        let recovery = params.time("recovery", Duration::ZERO, times)?.as_secs_f64();
-        Ok(Self { block, permille, recovery, paths: PerPath::default() })
+        let hazard = params.flag("hazard", false)?;
+        Ok(Self { block, hazard, paths: PerPath::default() })
     }
 
-    /// When a segment is expected over a path, in seconds from now, and by how much later because
-    /// the path may fail.
+    /// When a segment is delivered over a path, in seconds from now, and the probability that the
+    /// path fails before.
     fn expected(&mut self, path: &PathView, segment: &SegmentView, now: Instant) -> (f64, f64) {
         let bytes = match path.available() {
             true => SEGMENT,
@@ -81,25 +75,27 @@ impl HandoverRejection {
         } else {
             self.paths.forget(path.id);
         }
-        (delivered, fails * self.recovery)
+        (delivered, fails)
     }
 
-    /// Rejects the paths over which a segment is expected later than over another one because they
-    /// may fail.
+    /// Rejects the paths over which a segment is expected later than over another one that risks
+    /// less.
     fn reject_by_hazard(&mut self, sets: &mut PathSets, input: &Input<'_>) {
         let candidates = sets.candidates();
+        let recovery = input.segment.recovery.as_secs_f64();
         let mut expected = [(0.0, 0.0); PATHS_MAX];
         for path in candidates.iter() {
             expected[path] = self.expected(&input.paths[path], &input.segment, input.now);
         }
         for path in candidates.iter() {
-            let (at, cost) = expected[path];
+            let (at, fails) = expected[path];
             let is_earlier = |other: usize| {
                 let view = &input.paths[other];
                 let usable = !view.stalled && view.timeouts == 0;
                 let allowed = usable && (input.paths[path].backup || !view.backup);
-                let (by, other_cost) = expected[other];
-                allowed && other_cost < cost && by + other_cost < at + cost
+                let (by, other_fails) = expected[other];
+                let safer = fails - other_fails;
+                allowed && safer > 0.0 && (by - at) * (1.0 - fails) < safer * recovery
             };
             if candidates.iter().any(is_earlier) {
                 sets.reject(path);
@@ -109,9 +105,7 @@ impl HandoverRejection {
 
     /// Until when the path is rejected, if it is and no new cell is reported before.
     fn rejected_until(&mut self, path: &PathView, now: Instant) -> Option<Instant> {
-        let likely = |forecast: &Forecast| forecast.permille >= self.permille;
-        let Some(forecast) = path.forecast.filter(likely).filter(|_| path.is_about_to_fail())
-        else {
+        let Some(forecast) = path.forecast.filter(|_| path.is_about_to_fail()) else {
             self.paths.forget(path.id);
             return None;
         };
@@ -134,7 +128,7 @@ impl Schedulerlet for HandoverRejection {
     }
 
     fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
-        if self.recovery > 0.0 {
+        if self.hazard {
             return self.reject_by_hazard(sets, input);
         }
         let candidates = sets.candidates();

@@ -23,7 +23,7 @@ use polyrail_model::{Direction, NodeRole, RouteId, TripId};
 use polyrail_predictor::entry::{Entry, WriterNumber};
 use polyrail_predictor::exchange::{self, Coarsening, ExchangeError, Format};
 use polyrail_predictor::forecast::evaluate::{EvaluateSettings, evaluate};
-use polyrail_predictor::forecast::{ForecastSettings, Forecaster, Rule, SUPPORT};
+use polyrail_predictor::forecast::{Forecaster, Rule, SUPPORT};
 use polyrail_predictor::history::{CellHistory, CellKey};
 use polyrail_predictor::store::{Limits, Store, StoreError, StoreStats};
 use polyrail_predictor::views::Views;
@@ -127,9 +127,6 @@ pub(crate) struct Evaluate {
     /// handovers
     #[arg(long, value_parser = rule(), default_value = "quantile")]
     rule: Rule,
-    /// Make no forecasts for cells whose history does not separate failures from successes
-    #[arg(long)]
-    guard: bool,
     /// Evaluate at most this many trips, the latest
     #[arg(long, value_name = "NUMBER")]
     trips: Option<usize>,
@@ -362,8 +359,7 @@ fn judge(arguments: &Evaluate, out: &mut dyn Write) -> Result<bool> {
         }
         Ok::<_, StoreError>(())
     })?;
-    let forecast = ForecastSettings { rule: arguments.rule, guard: arguments.guard };
-    let mut settings = EvaluateSettings { forecast, ..EvaluateSettings::default() };
+    let mut settings = EvaluateSettings { rule: arguments.rule, ..EvaluateSettings::default() };
     if let Some(trips) = arguments.trips {
         settings.trips_max = trips;
     }
@@ -389,7 +385,7 @@ fn draw(arguments: &Plot, out: &mut dyn Write) -> Result<bool> {
     let way = if arguments.down { "down" } else { "up" };
     let route = arguments.route.or_else(most);
     let route = route.with_context(|| format!("the database knows no cells on the way {way}"))?;
-    let mut forecaster = Forecaster::new(ForecastSettings::default());
+    let mut forecaster = Forecaster::default();
     let picture = Picture::new(&cells, route, direction, |key| {
         forecaster
             .cell(known, WriterNumber::OWN, key)?

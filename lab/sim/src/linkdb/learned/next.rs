@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use polyrail_emulator::rail::{CarrierProfile, Route, Speed, Trip};
-use polyrail_model::{CellId, Direction, Handover, LinkForecast, RouteId};
+use polyrail_emulator::rail::{CarrierProfile, Route, Signal, Speed, Trip};
+use polyrail_model::{CellId, Direction, Handover, LinkForecast, RouteId, Rsrp};
 use polyrail_predictor::entry::WriterNumber;
-use polyrail_predictor::forecast::{ForecastSettings, Forecaster, TrainPosition};
+use polyrail_predictor::forecast::{Forecaster, TrainPosition};
 use polyrail_predictor::views::Cells;
 
 use crate::dice::Dice;
@@ -24,12 +24,16 @@ pub(super) struct Next {
     learned: Arc<Vec<Handover>>,
 }
 
-/// The trips after the learned ones, each on another part of the route.
-pub(super) fn next(seed: u64, speed: Speed) -> Result<Vec<Next>> {
+/// A modem's report: when it was made, the cell and its signal.
+type Reported = (Duration, Option<u32>, Option<Rsrp>);
+
+/// The trips after the learned ones, each on another part of the route. The failure rates of its
+/// cells are `failures` times as high as usual.
+pub(super) fn next(seed: u64, speed: Speed, failures: f64) -> Result<Vec<Next>> {
     let carriers = [CarrierProfile::A, CarrierProfile::B];
     let apart = PART_METRES.max(speed.metres_per_second() * LENGTH.as_secs_f64());
     let metres = METRES.max(2.0 * START_METRES + apart * PARTS as f64);
-    let route = Route::new(seed, speed, metres, &carriers);
+    let route = Route::new(seed, speed, metres, &carriers).with_failures(failures);
     let whole = Duration::from_secs_f64((metres - START_METRES) / speed.metres_per_second());
     let report = Duration::from_millis(REPORT_MS);
     let mut learned = Vec::new();
@@ -51,14 +55,14 @@ impl Next {
     /// The forecasts for a carrier, by the time since the trip's beginning: one for each reading of
     /// the position, and one whenever its modem reports another cell.
     fn forecasts(&self, begin: Instant, carrier: usize) -> Vec<(Duration, Option<LinkForecast>)> {
-        let mut forecaster = Forecaster::new(ForecastSettings::default());
+        let mut forecaster = Forecaster::default();
         let (mut cells, own) = (Cells::default(), WriterNumber::OWN);
         for handover in self.learned.iter() {
             cells.add(handover);
         }
         let name = self.route.carriers[carrier].name;
         let mut last: Option<LinkForecast> = None;
-        let one = |(after, cell): (Duration, Option<u32>)| {
+        let one = |(after, cell, rsrp): Reported| {
             let at = begin + after;
             let situation = TrainPosition {
                 at,
@@ -70,8 +74,8 @@ impl Next {
             };
             last = match cell {
                 Some(cell) => {
-                    let cell = CellId(u64::from(cell));
-                    forecaster.forecast(&cells, own, at, &situation, name, cell)
+                    let seen = (CellId(u64::from(cell)), rsrp);
+                    forecaster.forecast(&cells, own, at, &situation, name, seen)
                 }
                 // The forecast for the lost cell holds until it expires.
                 None => last.filter(|last| last.expires_at > at),
@@ -81,17 +85,25 @@ impl Next {
         self.reports(carrier).into_iter().map(one).collect()
     }
 
-    /// The known cell of a carrier's modem over time: with each reading of the position, and up to
-    /// [`REPORT_MS`] after each change, as in the learned records.
-    fn reports(&self, carrier: usize) -> Vec<(Duration, Option<u32>)> {
+    /// The known cell of a carrier's modem and its signal over time: with each reading of the
+    /// position, and up to [`REPORT_MS`] after each change, as in the learned records.
+    fn reports(&self, carrier: usize) -> Vec<Reported> {
         let signals = &self.trip.signals(&self.route)[carrier];
-        let mut reports: Vec<_> = signals.iter().map(|signal| (signal.at, signal.cell)).collect();
+        let report = |one: &Signal| (one.at, one.cell, one.rsrp.and_then(Rsrp::from_dbm));
+        let mut reports: Vec<Reported> = signals.iter().map(report).collect();
         let mut dice = Dice::new(self.trip.seed ^ 0x4e_3057);
         for handover in &self.trip.carriers[carrier].handovers {
             let mut late = || Duration::from_millis(REPORT_MS).mul_f64(dice.unit());
-            reports.push((handover.at + handover.dark + late(), Some(handover.to)));
+            reports.push((handover.at + handover.dark + late(), Some(handover.to), None));
         }
-        reports.sort_by_key(|(at, _)| *at);
+        reports.sort_by_key(|(at, ..)| *at);
+        let between = |pair: &[Reported]| {
+            let (at, cell, rsrp) = pair[0];
+            let times = (0..).map(move |count| at + FORECAST_EVERY * count);
+            let next = pair.get(1).map_or(at + FORECAST_EVERY, |next| next.0.max(at + TINY));
+            times.take_while(move |at| *at < next).map(move |at| (at, cell, rsrp))
+        };
+        reports = (0..reports.len()).flat_map(|one| between(&reports[one..])).collect();
         reports
     }
 
@@ -143,5 +155,9 @@ const START_METRES: f64 = 1_000.0;
 const PARTS: u64 = 4;
 const PART_METRES: f64 = 9_000.0;
 const GPS_ERROR: f64 = 8.0;
+/// The interval of forecasts, as in the daemons.
+const FORECAST_EVERY: Duration = Duration::from_millis(250);
+/// Each report makes a forecast.
+const TINY: Duration = Duration::from_nanos(1);
 /// From the reading of the position until both sides have the forecast.
 const LAG: Duration = Duration::from_millis(60);

@@ -4,7 +4,7 @@ use super::*;
 use polyrail_model::{Bitrate, Bytes};
 
 use crate::samples::{backup, base, chosen, full, ms, path, sent, stalled};
-use crate::{Chain, ChainSpec, Decision, SegmentView};
+use crate::{Chain, ChainSpec, Decision, Forecast, SegmentView};
 
 fn failing(path: PathView, fails_in: u64) -> PathView {
     let forecast = Forecast {
@@ -30,7 +30,8 @@ fn unsure(path: PathView) -> PathView {
 }
 
 fn choice(chain: &mut Chain, now: Instant, paths: &[PathView]) -> Option<usize> {
-    chosen(chain.decide(&Input { paths, segment: SegmentView::default(), now }))
+    let segment = SegmentView { recovery: ms(500), ..SegmentView::default() };
+    chosen(chain.decide(&Input { paths, segment, now }))
 }
 
 #[test]
@@ -54,33 +55,6 @@ fn table() {
     assert_eq!(choice(&mut spec.build(), base(), &[failing(a, 9), failing(b, 9)]), None);
 }
 
-#[test]
-fn unlikely_failure_rejects_no_path() {
-    let likely = |permille| {
-        let mut a = failing(path(1, 40), 0);
-        a.forecast = a.forecast.map(|forecast| Forecast { permille, ..forecast });
-        [a, path(2, 60)]
-    };
-    let rules = ["handover_rejection(permille=350)", "min_rtt"];
-    let mut chain = ChainSpec::of(&rules).unwrap().build();
-    assert_eq!(choice(&mut chain, base(), &likely(349)), Some(0));
-    assert_eq!(choice(&mut chain, base(), &likely(350)), Some(1));
-    // The probability may change on the way.
-    assert_eq!(choice(&mut chain, base() + ms(10), &likely(349)), Some(0));
-    assert!(ChainSpec::of(&["handover_rejection(permille=1001)", "min_rtt"]).is_err());
-    let default = |permille| {
-        let remaining = polyrail_model::Bytes::from_mib(1);
-        let segment = SegmentView { remaining, ..SegmentView::default() };
-        let paths = likely(permille);
-        match ChainSpec::default().build().decide(&Input { paths: &paths, segment, now: base() }) {
-            Decision::Send { primary, copies, .. } => (primary, copies.iter().collect()),
-            Decision::Wait { .. } => (usize::MAX, Vec::new()),
-        }
-    };
-    assert_eq!(default(349), (0, vec![1]), "the default chain uses it, and copies");
-    assert_eq!(default(350), (1, vec![]), "the default chain turns it away");
-}
-
 /// A path of 8 Mbit/s that fails with this probability (1/1,000) in the next `ends_in` ms.
 fn risky(path: PathView, ends_in: u64, permille: u16) -> PathView {
     let (fails_in, ends_in) = (Duration::ZERO, ms(ends_in));
@@ -92,6 +66,11 @@ fn risky(path: PathView, ends_in: u64, permille: u16) -> PathView {
 fn steady(path: PathView) -> PathView {
     let rate = Some(Bitrate::from_mbps(8.0));
     PathView { rate, capacity: rate, window: Bytes(200_000), ..path }
+}
+
+/// It needs a minute.
+fn slow(path: PathView) -> PathView {
+    PathView { outstanding: Bytes(60_000_000), ..steady(path) }
 }
 
 /// Full, with 100 KB in flight; a window of data takes 200 ms more.
@@ -108,14 +87,14 @@ fn hazard_rejects_a_path_exactly_while_another_one_is_expected_to_deliver_earlie
         ("no forecast", [steady(a), steady(b)], bulk, [true, true]),
         ("certain", [risky(a, 0, 1_000), steady(b)], bulk, [false, true]),
         (
-            "below break-even: 59 of 1,000 cost 29.5 ms",
-            [risky(a, 0, 59), steady(b)],
+            "below break-even: 30 ms * 0.944 are more than 500 ms * 0.056",
+            [risky(a, 0, 56), steady(b)],
             bulk,
             [true; 2],
         ),
-        ("above it: 61 of 1,000 cost 30.5 ms", [risky(a, 0, 61), steady(b)], bulk, [false, true]),
-        ("a tenth of it falls into the time", [risky(a, 1_000, 590), steady(b)], bulk, [true; 2]),
-        ("the same, above", [risky(a, 1_000, 610), steady(b)], bulk, [false, true]),
+        ("above it", [risky(a, 0, 57), steady(b)], bulk, [false, true]),
+        ("a tenth of it falls into the time", [risky(a, 1_000, 560), steady(b)], bulk, [true; 2]),
+        ("the same, above", [risky(a, 1_000, 570), steady(b)], bulk, [false, true]),
         (
             "the other is the likelier one",
             [risky(a, 0, 500), risky(b, 0, 600)],
@@ -131,15 +110,16 @@ fn hazard_rejects_a_path_exactly_while_another_one_is_expected_to_deliver_earlie
         ("the other is dead", [risky(a, 0, 1_000), stalled(b)], bulk, [true; 2]),
         ("the other has timed out", [risky(a, 0, 1_000), timed_out(steady(b))], bulk, [true; 2]),
         ("the other is a backup", [risky(a, 0, 1_000), backup(steady(b))], bulk, [true; 2]),
-        // 300 KB less 80 ms: 220 ms, against 50 and 169.5.
-        ("the other is full", [risky(a, 0, 339), loaded(b)], bulk, [true; 2]),
-        ("and still earlier", [risky(a, 0, 341), loaded(b)], bulk, [false, true]),
+        // 300 KB less 80 ms: 220 ms against 50, which is 170 later.
+        ("the other is full", [risky(a, 0, 253), loaded(b)], bulk, [true; 2]),
+        ("and still earlier", [risky(a, 0, 254), loaded(b)], bulk, [false, true]),
+        ("certain, however slow the other is", [risky(a, 0, 1_000), slow(b)], bulk, [false, true]),
         // 101.4 KB less 80 ms, but not before 80 ms.
         ("full, but the end of the flow", [risky(a, 0, 61), loaded(b)], Bytes(1), [false, true]),
     ] {
-        let params = "handover_rejection(recovery=500ms)";
+        let params = "handover_rejection(hazard=true)";
         let mut chain = ChainSpec::of(&[params, "min_rtt", "redundancy"]).unwrap().build();
-        let segment = SegmentView { remaining, ..SegmentView::default() };
+        let segment = SegmentView { remaining, recovery: ms(500), ..SegmentView::default() };
         let on = |view: &PathView| !view.stalled && view.room > Bytes::ZERO && !view.backup;
         let decision = chain.decide(&Input { paths: &paths, segment, now: base() });
         let taken = crate::samples::targets(decision);
@@ -151,7 +131,7 @@ fn hazard_rejects_a_path_exactly_while_another_one_is_expected_to_deliver_earlie
 /// A slow train may stay in the cell beyond all places.
 #[test]
 fn hazard_beyond_the_last_place_ends() {
-    let rules = ["handover_rejection(recovery=500ms)", "min_rtt"];
+    let rules = ["handover_rejection(hazard=true)", "min_rtt"];
     let mut chain = ChainSpec::of(&rules).unwrap().build();
     let paths = [risky(path(1, 100), 0, 900), steady(path(2, 160))];
     for (at, wanted) in [(0, 1), (2_499, 1), (2_500, 0), (60_000, 0)] {
