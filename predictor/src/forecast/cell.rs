@@ -33,10 +33,20 @@ pub struct CellForecast {
     place: f64,
     /// Beyond, nothing of it counts.
     until: f64,
-    /// The mean signal of the handovers, in dBm, if enough of them had one.
+    /// `None`: the probability is the rate.
+    usual: Option<Usual>,
+}
+
+/// What the classifier compares with: the node's own handovers. What others report decides nothing
+/// there, because their antennas differ and their records are claims.
+#[derive(Clone, Copy, Debug)]
+struct Usual {
+    classifier: Classifier,
+    /// Their mean, and the deviation of the next one from it, in metres.
+    mean: f64,
+    deviation: f64,
+    /// Their mean signal in dBm, if enough of them had one.
     signal: Option<f64>,
-    /// The carrier's.
-    classifier: Option<Classifier>,
 }
 
 impl CellForecast {
@@ -57,7 +67,7 @@ impl CellForecast {
         }
         let fitted = places.iter().map(|places| {
             let failed_trips = failed_trips(key, history, places);
-            Self { failed_trips, ..Self::new(key, places, pool, rule) }
+            Self { failed_trips, ..Self::new(key, places, own, pool, rule) }
         });
         let mut fitted: Vec<Self> = fitted.collect();
         for (one, pair) in fitted.iter_mut().zip(places.windows(2)) {
@@ -69,11 +79,9 @@ impl CellForecast {
         fitted
     }
 
-    fn new(key: &CellKey, places: &Places, pool: &Pool, rule: Rule) -> Self {
+    fn new(key: &CellKey, places: &Places, own: WriterNumber, pool: &Pool, rule: Rule) -> Self {
         let (passages, failures) = (places.passages(), places.failures());
-        let handovers = f64::from(passages).max(1.0);
-        let mean = places.mean();
-        let deviation = places.deviation(pool.spread) * (1.0 + 1.0 / handovers).sqrt();
+        let (mean, deviation) = (places.mean(), places.deviation_of_next(pool.spread));
         let place = match rule {
             Rule::Quantile => mean + pool.quantile * deviation,
             Rule::Fixed(quantile) => mean + quantile * deviation,
@@ -91,8 +99,13 @@ impl CellForecast {
             deviation,
             place,
             until: last + LET_GO * deviation,
-            signal: places.signal(None),
-            classifier: pool.classifier(&key.carrier),
+            usual: pool.classifier(&key.carrier).and_then(|classifier| {
+                let own = places.of_writer(own);
+                let deviation = own.deviation_of_next(pool.spread);
+                let usual =
+                    Usual { classifier, mean: own.mean(), deviation, signal: own.signal(None) };
+                (own.passages() >= OWN_MIN).then_some(usual)
+            }),
         }
     }
 
@@ -113,9 +126,10 @@ impl CellForecast {
 
     /// The same for a handover that begins at this place, where the modem reports this signal.
     pub fn permille_at(&self, position: Position, signal: Option<Rsrp>) -> u16 {
-        let Some(classifier) = self.classifier else { return self.permille() };
-        let signal = self.signal.zip(signal).map(|(mean, signal)| signal.dbm() - mean);
-        let rate = classifier.probability(self.rate, self.lateness(position), signal);
+        let Some(usual) = &self.usual else { return self.permille() };
+        let signal = usual.signal.zip(signal).map(|(mean, signal)| signal.dbm() - mean);
+        let lateness = (self.along_way(position) - usual.mean) / usual.deviation;
+        let rate = usual.classifier.probability(self.rate, lateness, signal);
         (rate * 1_000.0).round() as u16
     }
 
@@ -208,6 +222,8 @@ fn failed_trips(key: &CellKey, history: &CellHistory, places: &Places) -> u32 {
     history.trips_that_failed(|position| (first.metres..=last.metres).contains(&along(position)))
 }
 
+/// With fewer handovers of its own a node knows no usual place of a cell.
+const OWN_MIN: u32 = 3;
 /// Nobody knows when a handover is whose usual place spreads over more seconds of travel.
 const SPREAD_S: f64 = 5.0;
 /// A forecast is early when the place is reached so many seconds before the failure (POLYCORN 3:

@@ -6,6 +6,8 @@
 //! odds on top of the cell's failure rate (Platt, 1999). Both are measured on trips that they did
 //! not see. Where they do not tell more of these than the rate alone, there is no classifier.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use polyrail_model::TripId;
 use smartcore::linalg::basic::matrix::DenseMatrix;
 use smartcore::svm::Kernels;
@@ -85,29 +87,28 @@ impl Classifier {
         if failures < ENOUGH || samples.len() - failures < ENOUGH {
             return None;
         }
-        // By handover: its distance from the line of the other trips.
-        let mut judged: Vec<(u64, f64, &Sample)> = Vec::new();
-        for fold in 0..FOLDS {
-            let fold_of = |one: &Sample| one.trip.0 % FOLDS;
-            let (test, train): (Vec<&Sample>, Vec<&Sample>) =
-                samples.iter().partition(|one| fold_of(one) == fold);
-            let line = Line::fit(&train)?;
-            judged.extend(test.into_iter().map(|one| (fold, line.of(one), one)));
-        }
+        let trips: BTreeSet<TripId> = samples.iter().map(|one| one.trip).collect();
+        let folds: BTreeMap<TripId, usize> = trips.into_iter().zip((0..FOLDS).cycle()).collect();
         let mut gains = Vec::new();
         for fold in 0..FOLDS {
-            let train = judged.iter().filter(|(other, ..)| *other != fold);
-            let odds = Odds::fit(train.map(|(_, at, one)| (*at, *one)));
-            let test = judged.iter().filter(|(other, ..)| *other == fold);
-            gains.extend(test.map(|(_, at, one)| {
-                surprise(one.rate, one.fails) - surprise(odds.of(one.rate, *at), one.fails)
+            let (test, train): (Vec<&Sample>, Vec<&Sample>) =
+                samples.iter().partition(|one| folds.get(&one.trip) == Some(&fold));
+            let fitted = Self::fit(&train)?;
+            gains.extend(test.into_iter().map(|one| {
+                let seen = fitted.probability(one.rate, one.lateness, one.signal);
+                surprise(one.rate, one.fails) - surprise(seen, one.fails)
             }));
         }
         if !exceeds_zero(&gains) {
             return None;
         }
-        let line = Line::fit(&samples.iter().collect::<Vec<_>>())?;
-        let odds = Odds::fit(samples.iter().map(|one| (line.of(one), one)));
+        Self::fit(&samples.iter().collect::<Vec<_>>())
+    }
+
+    /// The line, and what a distance from it adds to the odds.
+    fn fit(samples: &[&Sample]) -> Option<Self> {
+        let line = Line::fit(samples)?;
+        let odds = Odds::fit(samples.iter().map(|one| (line.of(one), *one)));
         let all = Line {
             constant: odds.constant + odds.slope * line.constant,
             by_lateness: odds.slope * line.by_lateness,
@@ -188,7 +189,7 @@ fn exceeds_zero(values: &[f64]) -> bool {
 const ENOUGH: usize = 24;
 /// Samples of each kind for an SVM, which takes milliseconds for so many.
 const SAMPLES_MAX: usize = 128;
-const FOLDS: u64 = 4;
+const FOLDS: usize = 4;
 /// In deviations; what is farther counts as this.
 const LATENESS_MAX: f64 = 4.0;
 /// The same of the signal, in dB, and the unit in which it varies as much as lateness.

@@ -143,10 +143,18 @@ impl Forecaster {
         if cells.changes() < self.stale_at {
             return;
         }
-        self.pools = Pools::new(cells);
+        self.pools.renew(cells);
         self.generation += 1;
         let handovers: usize = cells.iter().map(|(_, history)| history.passages().len()).sum();
         self.stale_at = cells.changes() + (handovers as u64 / 16).max(STALE_MIN);
+    }
+
+    /// Trains the classifiers of one node whose records have grown, which takes some tenths of a
+    /// second. Returns whether there was one.
+    pub fn train(&mut self, cells: &Cells) -> bool {
+        let trained = self.pools.train(cells);
+        self.generation += u64::from(trained);
+        trained
     }
 
     /// Notes a use of a fit, and drops another one if there are too many. Returns its number.

@@ -62,6 +62,7 @@ impl Pool {
         cells: impl Iterator<Item = (&'a CellKey, &'a CellHistory)>,
         counts: impl Fn(WriterNumber) -> bool,
     ) {
+        self.classifiers.clear();
         for (carrier, cells) in places(cells, counts) {
             let samples =
                 cells.iter().flat_map(|one| one.samples(self.spread, self.rates(&carrier)));
@@ -69,6 +70,16 @@ impl Pool {
                 self.classifiers.insert(carrier, classifier);
             }
         }
+    }
+
+    /// The number of failures that its quantile rests on.
+    pub(super) fn failures(&self) -> u32 {
+        self.failures
+    }
+
+    /// By carrier.
+    pub(super) fn classifiers(&mut self) -> &mut BTreeMap<String, Classifier> {
+        &mut self.classifiers
     }
 
     /// The carrier's classifier, if its history supports one.
@@ -186,6 +197,17 @@ impl Places {
         Self { kept, mean, squares, sole_writer }
     }
 
+    /// Those that one writer observed.
+    pub fn of_writer(&self, writer: WriterNumber) -> Self {
+        Self::new(&self.kept.iter().filter(|one| one.writer == writer).copied().collect::<Vec<_>>())
+    }
+
+    /// The deviation of the next handover from the mean.
+    pub fn deviation_of_next(&self, usual: f64) -> f64 {
+        let handovers = f64::from(self.passages()).max(1.0);
+        self.deviation(usual) * (1.0 + 1.0 / handovers).sqrt()
+    }
+
     /// How many handovers.
     pub fn passages(&self) -> u32 {
         self.kept.len() as u32
@@ -206,7 +228,7 @@ impl Places {
     }
 
     /// The deviation of the cell's handovers, shrunk towards the usual one.
-    pub fn deviation(&self, usual: f64) -> f64 {
+    fn deviation(&self, usual: f64) -> f64 {
         let free = self.kept.len().saturating_sub(1) as f64;
         ((SPREAD_WEIGHT * usual * usual + self.squares) / (SPREAD_WEIGHT + free)).sqrt()
     }

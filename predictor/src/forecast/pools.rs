@@ -11,6 +11,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::classifier::Classifier;
 use super::pool::Pool;
 use crate::entry::WriterNumber;
 use crate::views::Cells;
@@ -25,11 +26,27 @@ pub(super) struct Pools {
     without: Vec<Pool>,
     /// Of nodes that were asked for: from their own records alone, if these are enough.
     own: BTreeMap<WriterNumber, Option<Pool>>,
+    /// Classifiers of such nodes, which outlive the pools.
+    trained: BTreeMap<WriterNumber, Trained>,
+    /// Nodes with a quarter more failures than when they were trained.
+    due: BTreeSet<WriterNumber>,
+}
+
+#[derive(Debug, Default)]
+struct Trained {
+    /// The failures at that time.
+    failures: u32,
+    classifiers: BTreeMap<String, Classifier>,
 }
 
 impl Pools {
-    /// From all cells.
-    pub fn new(cells: &Cells) -> Self {
+    /// From all cells; classifiers stay.
+    pub fn renew(&mut self, cells: &Cells) {
+        let trained = std::mem::take(&mut self.trained);
+        *self = Self { trained, ..Self::new(cells) };
+    }
+
+    fn new(cells: &Cells) -> Self {
         let histories = cells.iter().map(|(_, history)| history);
         let writers: BTreeSet<WriterNumber> =
             histories.flat_map(|history| history.passages().map(|one| one.writer)).collect();
@@ -45,7 +62,7 @@ impl Pools {
         };
         let without = (0..pools.len()).map(without).collect();
         let all = Pool::median(&pools.iter().collect::<Vec<_>>());
-        Self { groups, all, without, own: BTreeMap::new() }
+        Self { groups, all, without, ..Self::default() }
     }
 
     /// Estimates the values of a node's own records; call it before [`Pools::of`] for that node.
@@ -56,9 +73,23 @@ impl Pools {
         let mut pool = Pool::of_writers(cells.iter(), |writer| writer == own);
         let counts = self.groups.len() <= 2 || pool.is_sound();
         if counts {
-            pool.train(cells.iter(), |writer| writer == own);
+            let trained = self.trained.entry(own).or_default();
+            pool.classifiers().clone_from(&trained.classifiers);
+            if pool.failures() > trained.failures + trained.failures / 4 {
+                self.due.insert(own);
+            }
         }
         self.own.insert(own, counts.then_some(pool));
+    }
+
+    /// Trains the classifiers of one node that is due. Returns whether there was one.
+    pub fn train(&mut self, cells: &Cells) -> bool {
+        let Some(own) = self.due.pop_first() else { return false };
+        let Some(Some(pool)) = self.own.get_mut(&own) else { return false };
+        pool.train(cells.iter(), |writer| writer == own);
+        let (failures, classifiers) = (pool.failures(), pool.classifiers().clone());
+        self.trained.insert(own, Trained { failures, classifiers });
+        true
     }
 
     /// The values for the node `own`, without another writer.

@@ -252,6 +252,7 @@ impl Engine for CloudEngine {
             measured.extend(gateway.named(due));
         }
         self.record(measured);
+        self.forecaster.train(self.store.views().cells());
         let sessions = std::mem::take(&mut self.outlooks_due);
         let any = !sessions.is_empty() || !self.turns.is_empty();
         sessions.into_iter().for_each(|session| self.update_outlooks(now, session));
@@ -336,6 +337,5 @@ fn schedule(due: &mut BTreeSet<(Instant, SessionKey)>, session: SessionKey, gate
 const MESSAGES_MAX: usize = MESSAGES_AT_ONCE;
 /// Messages without records that are heard in one turn of the thread.
 const TURNS: usize = 64;
-/// Interval of forecasts without telemetry.
 /// Older positions make no forecast.
 const TELEMETRY_FRESH: Duration = Duration::from_secs(10);

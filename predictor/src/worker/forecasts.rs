@@ -163,7 +163,7 @@ fn is_same(reported: Option<&LinkForecast>, new: Option<&LinkForecast>) -> bool 
     };
     let apart =
         |a: Instant, b: Instant| a.saturating_duration_since(b).max(b.saturating_duration_since(a));
-    reported.permille == new.permille
+    reported.permille.abs_diff(new.permille) < SAME_PERMILLE
         && apart(reported.fails_at, new.fails_at) < SAME
         && apart(reported.ends_at, new.ends_at) < SAME
         && reported.uncertainty.abs_diff(new.uncertainty) < SAME
@@ -180,5 +180,7 @@ pub(super) const FORECAST_EVERY: Duration = Duration::from_millis(250);
 const SERVING_FRESH: Duration = Duration::from_secs(30);
 /// Times that differ by less are the same.
 const SAME: Duration = Duration::from_millis(10);
+/// The same of probabilities, in 1/1,000.
+const SAME_PERMILLE: u16 = 10;
 /// A forecast is reported again when its expiry moves by this.
 const RENEW: Duration = Duration::from_millis(500);

@@ -278,6 +278,7 @@ impl Engine for GatewayEngine {
         let due = self.rates.take_due(now);
         self.record_rates(now, due);
         self.flush(now);
+        self.forecaster.train(self.store.views().cells());
         true
     }
 

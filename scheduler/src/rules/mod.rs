@@ -139,7 +139,7 @@ pub(crate) const RECONSTRUCTED: [&str; 2] = ["raven", "stms"];
 
 /// The default: HSRSCH's forecasts, the earliest delivery in place of the least round trip, and
 /// flow ends over the path that delivers them first. A failure costs little, because reinjection is
-/// quick. So the chain uses a path that will probably survive its handover, and copies its data.
+/// quick. So a forecast rejects a path only where that delivers a segment earlier.
 const POLYRAIL: [&str; 6] = [
     "handover_rejection(hazard=true)",
     "earliest_delivery",

@@ -21,7 +21,7 @@ use super::outlet::Outlet;
 use crate::delay::Common;
 use crate::event::TunnelKey;
 use crate::flow::Flow;
-use crate::limits::RECOVERY;
+use crate::limits::{RECOVERY, STALL_MAX, STALL_QUEUE_MAX};
 use crate::path::{Carried, Manner, Path, Standing};
 use crate::settings::PathStatus;
 
@@ -40,7 +40,7 @@ pub(crate) struct Paths {
     pub greeted: bool,
     /// When the session last sent, for snapshots.
     pub looked_at: Instant,
-    /// From the last sign of life of a path until it stalls, and others send its segments again:
+    /// From the last progress of a path until it stalls, and others send its segments again:
     /// the mean of the last stalls.
     recovery: Duration,
 }
@@ -288,7 +288,7 @@ impl Paths {
     /// The path stalls. Returns whether it was the current one of its carrier.
     pub fn stall(&mut self, now: Instant, slot: usize) -> bool {
         let Some(path) = self.get_mut(slot) else { return false };
-        let silent = now.saturating_duration_since(path.dark_since(now));
+        let silent = path.stall.quiet(now).min(STALL_MAX + STALL_QUEUE_MAX);
         let held = path.stall.outstanding > 0 && !path.is_superseded();
         path.stall.stalled = true;
         path.pings.soon(now);

@@ -2,6 +2,7 @@
 
 mod parts;
 
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use polyrail_model::{
@@ -167,6 +168,9 @@ fn caps_of_a_chain_end_with_it() {
 fn stalls_measure_how_long_recovery_takes() {
     let begin = base();
     let mut session = session(begin, Chain::new(vec![Box::new(Waits(0, Duration::ZERO))]));
+    let manner = Manner { carrier: "b", backup: false, mode: TunnelMode::Tls, proven: true };
+    assert!(session.add_path(begin, PathId(2), TunnelKey(2), manner));
+    session.set_room(TunnelKey(2), 1 << 20);
     write(&mut session, begin, 1, 20_000);
     session.transmit(begin, &mut Wire::default());
     assert_eq!(session.paths.recovery(), RECOVERY, "nothing was measured");
@@ -177,5 +181,25 @@ fn stalls_measure_how_long_recovery_takes() {
         assert!(now < begin + Duration::from_secs(10), "it does not stall");
     }
     assert!(now - begin >= STALL_MIN);
-    assert_eq!(session.paths.recovery(), (RECOVERY * 3 + (now - begin)) / 4);
+    let measured = (RECOVERY * 3 + (now - begin)) / 4;
+    assert_eq!(session.paths.recovery(), measured);
+    // The scheduler gets it.
+    let seen = Arc::new(Mutex::new(None));
+    session.chain = Chain::new(vec![Box::new(Sees(seen.clone()))]);
+    write(&mut session, now, 1, 100);
+    session.transmit(now, &mut Wire::default());
+    assert_eq!(*seen.lock().unwrap(), Some(measured));
+}
+
+/// Notes the recovery of the last segment, which waits.
+struct Sees(Arc<Mutex<Option<Duration>>>);
+
+impl Schedulerlet for Sees {
+    fn kind(&self) -> Kind {
+        Kind::SoftSelector
+    }
+
+    fn apply(&mut self, _: &mut PathSets, input: &Input<'_>) {
+        *self.0.lock().unwrap() = Some(input.segment.recovery);
+    }
 }

@@ -60,7 +60,7 @@ pub struct Options {
     #[arg(long = "chain", value_name = "CHAIN")]
     chains: Vec<String>,
     /// With `--chain`: handovers fail so many times as often as usual.
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 1.0, requires = "chains")]
     failures: f64,
     /// A short run: two routes of six trips.
     #[arg(long)]
@@ -196,7 +196,7 @@ impl Options {
             report: REPORT_MS as f64 / 1_000.0,
             noise: 1.0,
         };
-        let settings = EvaluateSettings { rule: self.rule(), ..unseparated() };
+        let settings = EvaluateSettings { rule: self.rule(), classify: true, ..unseparated() };
         piloted::judge(results, prefix, self.from..self.from + routes, &setup, &settings)
     }
 

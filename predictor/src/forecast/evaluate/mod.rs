@@ -35,7 +35,7 @@ use way::{FittedCells, Foreseen, Way};
 pub struct EvaluateSettings {
     /// How places are chosen.
     pub rule: Rule,
-    /// Whether probabilities follow lateness and signal, which takes some milliseconds a trip.
+    /// Whether probabilities follow lateness and signal, which takes some 0.1 s a trip.
     pub classify: bool,
     /// So many trips at most are left out, the last ones.
     pub trips_max: usize,

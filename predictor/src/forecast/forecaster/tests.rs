@@ -4,7 +4,7 @@ use polyrail_model::{Direction, Handover, HandoverOutcome, RouteId, Speed, TripI
 
 use super::*;
 use crate::forecast::Rule;
-use crate::history::CellHistory;
+use crate::history::{CellHistory, Passage};
 
 const SPEED: f64 = 80.0;
 
@@ -448,4 +448,83 @@ fn any_history_makes_sound_forecasts() {
             }
         }
     });
+}
+
+/// Forty trips through ten cells whose late and weak handovers fail.
+fn late_and_weak() -> Known {
+    let mut known = Known::new(Rule::default());
+    let mut state = 1_u64;
+    let mut normal = || {
+        let mut sum = -6.0;
+        for _ in 0..12 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            sum += (state >> 33) as f64 / (1_u64 << 31) as f64;
+        }
+        sum
+    };
+    for trip in 0..40 {
+        for cell in 0..10 {
+            let (late, weak) = (normal(), normal());
+            let metres = 1_000.0 * cell as f64 + 50.0 * late;
+            let one = handover(trip, cell, Direction::Up, metres, late + weak > 0.8);
+            known.add(&Handover { rsrp: Rsrp::from_dbm(-100.0 - 4.0 * weak), ..one });
+        }
+    }
+    known
+}
+
+impl Known {
+    /// The probability for a train in cell 5 that is so far beyond its usual place, with this
+    /// signal.
+    fn permille(&mut self, beyond: f64, dbm: f64) -> u16 {
+        let situation = situation(Direction::Up, 5_000.0 + beyond);
+        let (own, seen) = (WriterNumber::OWN, (CellId(5), Rsrp::from_dbm(dbm)));
+        let Self { forecaster, cells } = self;
+        let told = forecaster.forecast(cells, own, at(0.0), &situation, "a", seen);
+        told.expect("the cell has support").permille
+    }
+}
+
+#[test]
+fn late_and_weak_handovers_are_likelier_to_fail() {
+    let mut known = late_and_weak();
+    let untrained = known.permille(50.0, -110.0);
+    assert_eq!(untrained, known.permille(-50.0, -90.0), "the rate of the cell");
+    assert!(known.forecaster.train(&known.cells) && !known.forecaster.train(&known.cells));
+    let [late, early] = [50.0, -50.0].map(|beyond| known.permille(beyond, -100.0));
+    let [weak, strong] = [-105.0, -95.0].map(|dbm| known.permille(0.0, dbm));
+    assert!(late > early + 200 && weak > strong + 200, "{late} {early} {weak} {strong}");
+    // The classifier outlives the pools.
+    known.forecaster.stale_at = 0;
+    assert_eq!(known.permille(50.0, -100.0), late);
+    assert!(!known.forecaster.train(&known.cells), "not before there is more");
+}
+
+/// Another writer repeats the node's handovers with a signal that is none.
+#[test]
+fn signals_of_others_change_no_probability() {
+    for dbm in [0.0, -200.0] {
+        let mut known = late_and_weak();
+        known.permille(0.0, -100.0);
+        known.forecaster.train(&known.cells);
+        let before = [-105.0, -95.0].map(|dbm| known.permille(0.0, dbm));
+        let cells: Vec<(CellKey, CellHistory)> =
+            known.cells.iter().map(|(key, history)| (key.clone(), history.clone())).collect();
+        for (key, history) in cells {
+            let forge = |one: &Passage| {
+                let rsrp = Rsrp::from_dbm(dbm);
+                Passage { trip: TripId(one.trip.0 + 100), rsrp, writer: WriterNumber(9), ..*one }
+            };
+            let forged = history.passages().map(forge).collect::<Vec<_>>();
+            known.cells.put(key, history.passages().copied().chain(forged).collect());
+        }
+        known.forecaster.stale_at = 0;
+        let after = [-105.0, -95.0].map(|dbm| known.permille(0.0, dbm));
+        known.forecaster.train(&known.cells);
+        let trained = [-105.0, -95.0].map(|dbm| known.permille(0.0, dbm));
+        for (before, after) in before.iter().zip(after.iter().zip(trained)) {
+            let off = before.abs_diff(*after.0).max(before.abs_diff(after.1));
+            assert!(off <= 60, "{dbm}: {before} {after:?}");
+        }
+    }
 }

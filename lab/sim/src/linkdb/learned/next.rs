@@ -75,6 +75,7 @@ impl Next {
             last = match cell {
                 Some(cell) => {
                     let seen = (CellId(u64::from(cell)), rsrp);
+                    forecaster.train(&cells);
                     forecaster.forecast(&cells, own, at, &situation, name, seen)
                 }
                 // The forecast for the lost cell holds until it expires.
@@ -103,8 +104,7 @@ impl Next {
             let next = pair.get(1).map_or(at + FORECAST_EVERY, |next| next.0.max(at + TINY));
             times.take_while(move |at| *at < next).map(move |at| (at, cell, rsrp))
         };
-        reports = (0..reports.len()).flat_map(|one| between(&reports[one..])).collect();
-        reports
+        (0..reports.len()).flat_map(|one| between(&reports[one..])).collect()
     }
 
     /// The trip's world for a contestant, with learned forecasts or none.

@@ -128,6 +128,25 @@ fn hazard_rejects_a_path_exactly_while_another_one_is_expected_to_deliver_earlie
     }
 }
 
+/// The default chain rejects by hazard, and copies nothing because of a forecast.
+#[test]
+fn default_chain_rejects_by_hazard() {
+    let (a, b) = (path(1, 100), path(2, 160));
+    for (permille, wanted) in [(56, 0), (57, 1), (1_000, 1)] {
+        let paths = [risky(a, 0, permille), steady(b)];
+        let (remaining, recovery) = (Bytes::from_mib(1), ms(500));
+        let segment =
+            SegmentView { remaining, unsent: remaining, recovery, ..SegmentView::default() };
+        let mut chain = ChainSpec::default().build();
+        match chain.decide(&Input { paths: &paths, segment, now: base() }) {
+            Decision::Send { primary, copies, .. } => {
+                assert_eq!((primary, copies.is_empty()), (wanted, true), "{permille}");
+            }
+            Decision::Wait { .. } => panic!("{permille}: it waits"),
+        }
+    }
+}
+
 /// A slow train may stay in the cell beyond all places.
 #[test]
 fn hazard_beyond_the_last_place_ends() {
