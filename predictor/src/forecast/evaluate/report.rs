@@ -51,7 +51,7 @@ impl Report {
         }
     }
 
-    /// Of alarms for enough forecasts that [`ALARMED`] of the failures had one, the share that were
+    /// Of alarms for enough forecasts that 0.6 of the failures had one, the share that were
     /// true: by the cell's rate alone, and with lateness and signal.
     pub fn alarms_true(&self) -> [Option<f64>; 2] {
         let failures = ALARMED * self.told.failures.all() as f64;
