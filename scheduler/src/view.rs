@@ -122,17 +122,11 @@ impl Forecast {
         self.fails_in < srtt.saturating_add(self.uncertainty)
     }
 
-    /// The probability that the path fails within this time: the failure is as likely anywhere
-    /// between both places, as far as the train has not passed them.
+    /// The probability that the path fails within this time: from the place of the forecast on, less
+    /// the position error, any moment may be that of the handover.
     pub fn fails_within(&self, time: Duration) -> f64 {
         let first = self.fails_in.saturating_sub(self.uncertainty);
-        let last = self.ends_in.max(self.fails_in).saturating_add(self.uncertainty);
-        if time <= first {
-            return 0.0;
-        }
-        let (passed, all) = ((time - first).as_secs_f64(), (last - first).as_secs_f64());
-        let share = if passed < all { passed / all } else { 1.0 };
-        share * f64::from(self.permille.min(1_000)) / 1_000.0
+        if time > first { f64::from(self.permille.min(1_000)) / 1_000.0 } else { 0.0 }
     }
 }
 

@@ -62,6 +62,13 @@ fn risky(path: PathView, ends_in: u64, permille: u16) -> PathView {
     PathView { forecast: Some(forecast), ..steady(path) }
 }
 
+/// The same, certainly, at a place so many ms ahead.
+fn later(path: PathView, fails_in: u64) -> PathView {
+    let risky = risky(path, 2_000, 1_000);
+    let forecast = risky.forecast.map(|one| Forecast { fails_in: ms(fails_in), ..one });
+    PathView { forecast, ..risky }
+}
+
 /// Empty, 8 Mbit/s.
 fn steady(path: PathView) -> PathView {
     let rate = Some(Bitrate::from_mbps(8.0));
@@ -93,8 +100,8 @@ fn hazard_rejects_a_path_exactly_while_another_one_is_expected_to_deliver_earlie
             [true; 2],
         ),
         ("above it", [risky(a, 0, 57), steady(b)], bulk, [false, true]),
-        ("a tenth of it falls into the time", [risky(a, 1_000, 560), steady(b)], bulk, [true; 2]),
-        ("the same, above", [risky(a, 1_000, 570), steady(b)], bulk, [false, true]),
+        ("acknowledged before the place", [later(a, 100), steady(b)], bulk, [true; 2]),
+        ("acknowledged after it", [later(a, 99), steady(b)], bulk, [false, true]),
         (
             "the other is the likelier one",
             [risky(a, 0, 500), risky(b, 0, 600)],
@@ -156,7 +163,7 @@ fn hazard_beyond_the_last_place_ends() {
     for (at, wanted) in [(0, 1), (2_499, 1), (2_500, 0), (60_000, 0)] {
         assert_eq!(choice(&mut chain, base() + ms(at), &paths), Some(wanted), "{at} ms");
     }
-    let next = [risky(path(1, 100), 60_000, 900), paths[1]];
+    let next = [later(path(1, 100), 60_000), paths[1]];
     assert_eq!(choice(&mut chain, base() + ms(60_500), &next), Some(0), "the next cell");
     assert_eq!(choice(&mut chain, base() + ms(60_900), &paths), Some(1), "and beyond its places");
     let gone = [steady(path(1, 100)), steady(path(2, 160))];
