@@ -122,8 +122,8 @@ impl Forecast {
         self.fails_in < srtt.saturating_add(self.uncertainty)
     }
 
-    /// The probability that the path fails within this time: from the place of the forecast on, less
-    /// the position error, any moment may be that of the handover.
+    /// The probability that the path fails within this time: from the place of the forecast on,
+    /// less the position error, any moment may be that of the handover.
     pub fn fails_within(&self, time: Duration) -> f64 {
         let first = self.fails_in.saturating_sub(self.uncertainty);
         if time > first { f64::from(self.permille.min(1_000)) / 1_000.0 } else { 0.0 }
