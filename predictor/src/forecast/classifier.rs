@@ -26,7 +26,7 @@ pub(super) struct Sample {
     pub fails: bool,
 }
 
-/// Changes the odds of a failure by what is seen.
+/// Changes the odds of a failure by the lateness and the signal of the handover.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Classifier(Line);
 
@@ -190,7 +190,7 @@ const ENOUGH: usize = 24;
 /// Samples of each kind for an SVM, which takes milliseconds for so many.
 const SAMPLES_MAX: usize = 128;
 const FOLDS: usize = 4;
-/// In deviations; what is farther counts as this.
+/// In deviations; a greater lateness counts as this.
 const LATENESS_MAX: f64 = 4.0;
 /// The same of the signal, in dB, and the unit in which it varies as much as lateness.
 const SIGNAL_MAX: f64 = 20.0;
@@ -201,11 +201,11 @@ const PENALTY: f64 = 0.5;
 const SEED: u64 = 1;
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     /// Numbers of a standard normal distribution (twelve uniform ones).
-    struct Dice(u64);
+    pub(in crate::forecast) struct Dice(pub u64);
 
     impl Dice {
         fn unit(&mut self) -> f64 {
@@ -213,7 +213,7 @@ mod tests {
             (self.0 >> 33) as f64 / (1_u64 << 31) as f64
         }
 
-        fn normal(&mut self) -> f64 {
+        pub fn normal(&mut self) -> f64 {
             (0..12).map(|_| self.unit()).sum::<f64>() - 6.0
         }
     }

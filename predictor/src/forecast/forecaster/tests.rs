@@ -4,6 +4,7 @@ use polyrail_model::{Direction, Handover, HandoverOutcome, RouteId, Speed, TripI
 
 use super::*;
 use crate::forecast::Rule;
+use crate::forecast::classifier::tests::Dice;
 use crate::history::{CellHistory, Passage};
 
 const SPEED: f64 = 80.0;
@@ -453,18 +454,10 @@ fn any_history_makes_sound_forecasts() {
 /// Forty trips through ten cells whose late and weak handovers fail.
 fn late_and_weak() -> Known {
     let mut known = Known::new(Rule::default());
-    let mut state = 1_u64;
-    let mut normal = || {
-        let mut sum = -6.0;
-        for _ in 0..12 {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            sum += (state >> 33) as f64 / (1_u64 << 31) as f64;
-        }
-        sum
-    };
+    let mut dice = Dice(1);
     for trip in 0..40 {
         for cell in 0..10 {
-            let (late, weak) = (normal(), normal());
+            let (late, weak) = (dice.normal(), dice.normal());
             let metres = 1_000.0 * cell as f64 + 50.0 * late;
             let one = handover(trip, cell, Direction::Up, metres, late + weak > 0.8);
             known.add(&Handover { rsrp: Rsrp::from_dbm(-100.0 - 4.0 * weak), ..one });

@@ -82,6 +82,10 @@ impl HandoverRejection {
     /// less.
     fn reject_by_hazard(&mut self, sets: &mut PathSets, input: &Input<'_>) {
         let candidates = sets.candidates();
+        // The usual case, for every segment.
+        if candidates.iter().all(|path| input.paths[path].forecast.is_none()) {
+            return candidates.iter().for_each(|path| self.paths.forget(input.paths[path].id));
+        }
         let recovery = input.segment.recovery.as_secs_f64();
         let mut expected = [(0.0, 0.0); PATHS_MAX];
         for path in candidates.iter() {
@@ -97,7 +101,7 @@ impl HandoverRejection {
                 let safer = fails - other_fails;
                 allowed && safer > 0.0 && (by - at) * (1.0 - fails) < safer * recovery
             };
-            if candidates.iter().any(is_earlier) {
+            if fails > 0.0 && candidates.iter().any(is_earlier) {
                 sets.reject(path);
             }
         }
