@@ -4,9 +4,8 @@
 //! place of a failure is foreseen from history by position alone. [`Pool`] holds what all cells
 //! have in common, [`CellForecast`] what one cell's history says, and a [`Forecaster`] turns both
 //! and a train's position into a [`polyrail_model::LinkForecast`], whose probability follows the
-//! lateness and the signal where a carrier's history supports it (`classifier`). [`svm`] tells
-//! whether a cell's failures can be told from its successes at all, and [`evaluate`] how good all
-//! that is.
+//! lateness and the signal where a carrier's history supports it (`classifier`). [`evaluate`] tells
+//! how good all that is.
 //!
 //! Nothing here knows a clock, a file or a carrier's modem. A cell that failed on fewer than
 //! [`SUPPORT`] trips never forecasts. Where several writers know a cell, no single other writer
@@ -22,7 +21,6 @@ mod pool;
 mod pools;
 mod rates;
 mod settings;
-pub mod svm;
 
 pub use crate::position::TrainPosition;
 pub use cell::CellForecast;

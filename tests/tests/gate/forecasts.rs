@@ -34,7 +34,7 @@ fn forecasts_are_as_good_as_committed() {
     for route in FIRST..FIRST + ROUTES {
         let trips = campaign(route, &Campaign::default()).unwrap();
         let settings =
-            EvaluateSettings { learning: vec![], separability: false, ..Default::default() };
+            EvaluateSettings { learning: vec![], ..Default::default() };
         all.merge(&evaluate_against(&trips.records, &trips.truths, &settings));
     }
     let mut simulated = Results::default();

@@ -196,7 +196,7 @@ impl Options {
             report: REPORT_MS as f64 / 1_000.0,
             noise: 1.0,
         };
-        let settings = EvaluateSettings { rule: self.rule(), classify: true, ..unseparated() };
+        let settings = EvaluateSettings { rule: self.rule(), classify: true, ..unclassified() };
         piloted::judge(results, prefix, self.from..self.from + routes, &setup, &settings)
     }
 
@@ -266,14 +266,14 @@ impl Options {
             let routes = routes?;
             let report = |settings: EvaluateSettings| judged_at_once(&routes, &settings);
             let learning = WORLD_LEARNING.to_vec();
-            let own = report(EvaluateSettings { classify: true, learning, ..unseparated() });
+            let own = report(EvaluateSettings { classify: true, learning, ..unclassified() });
             let fixed = QUANTILES.map(|quantile| {
-                report(EvaluateSettings { rule: Rule::Fixed(quantile), ..unseparated() })
+                report(EvaluateSettings { rule: Rule::Fixed(quantile), ..unclassified() })
             });
             let fixed = fixed.map(|report| report.told.failures);
             results::world(results, &format!("{prefix}_world_{name}"), &own, &fixed);
             for (rule, name_of) in [(Rule::Naive, "naive"), (Rule::Mean, "mean")] {
-                let told = report(EvaluateSettings { rule, ..unseparated() }).told;
+                let told = report(EvaluateSettings { rule, ..unclassified() }).told;
                 results::beside(results, &format!("{prefix}_world_{name}_{name_of}"), &told);
             }
         }
@@ -282,7 +282,7 @@ impl Options {
 
     /// Evaluates all routes together, and prints the report.
     fn evaluated(&self, title: &str, what: &Campaign, rule: Rule, full: bool) -> Result<Report> {
-        let settings = if full { EvaluateSettings::default() } else { unseparated() };
+        let settings = if full { EvaluateSettings::default() } else { unclassified() };
         let settings = EvaluateSettings { rule, ..settings };
         let mut all = Report::default();
         for route in self.from..self.from + self.routes {
@@ -294,10 +294,10 @@ impl Options {
     }
 }
 
-/// Without the SVMs and the learning curve.
-fn unseparated() -> EvaluateSettings {
+/// Without the SVM and the learning curve.
+fn unclassified() -> EvaluateSettings {
     let learning = Vec::new();
-    EvaluateSettings { separability: false, classify: false, learning, ..Default::default() }
+    EvaluateSettings { classify: false, learning, ..Default::default() }
 }
 
 /// All routes together.

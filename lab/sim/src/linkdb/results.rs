@@ -1,19 +1,11 @@
 //! The RESULT lines of an evaluation, and its goals.
 
 use polyrail_emulator::results::{Goal, Report as Results};
-use polyrail_predictor::forecast::evaluate::{Bin, Classes, Report, Told};
+use polyrail_predictor::forecast::evaluate::{Bin, Classes, Probabilities, Report, Told};
 
 /// All figures of the forecasts as they are.
 pub fn judge(results: &mut Results, prefix: &str, report: &Report) {
     forecasts(results, prefix, report, true);
-    for (name, svm) in ["position", "signal", "both"].iter().zip(&report.svm) {
-        for (what, sum) in
-            [("right", svm.accuracy), ("majority", svm.majority), ("balanced", svm.balanced)]
-        {
-            let name = format!("{prefix}_svm_{name}_{what}");
-            figure(results, &name, svm.mean(sum), Goal::None);
-        }
-    }
     for (name, told) in [("random", &report.random), ("always", &report.always)] {
         beside(results, &format!("{prefix}_{name}"), told);
     }
@@ -51,6 +43,7 @@ pub fn forecasts(results: &mut Results, prefix: &str, report: &Report, judged: b
     add("alarms_true", seen, Goal::None);
     add("alarms_true_by_rate", by_rate, Goal::None);
     add("calibration_error", calibration_error(&report.calibration), Goal::AtMost(CALIBRATED));
+    add("probability_error", probability_error(&report.probabilities[1]), Goal::None);
 }
 
 /// The rule in one world, beside fixed quantiles.
@@ -115,6 +108,21 @@ fn calibration_error(bins: &[Bin]) -> Option<f64> {
     let all: u64 = bins.iter().map(|bin| bin.handovers).sum();
     let off: f64 = bins.iter().map(|bin| (bin.expected - bin.failed as f64).abs()).sum();
     (all > 0).then(|| off / all as f64)
+}
+
+/// The same of the probabilities that forecasts had when the handover began, by tenths.
+fn probability_error(probabilities: &Probabilities) -> Option<f64> {
+    let tenth = |(tenth, bins): (usize, &[[u64; 2]])| {
+        let mut bin = Bin::default();
+        for (hundredth, [handovers, failed]) in (tenth * 10..).zip(bins) {
+            bin.handovers += handovers;
+            bin.failed += failed;
+            bin.expected += (hundredth as f64 + 0.5) * 0.01 * *handovers as f64;
+        }
+        bin
+    };
+    let tenths: Vec<Bin> = probabilities.bins.chunks(10).enumerate().map(tenth).collect();
+    calibration_error(&tenths)
 }
 
 /// In these worlds so many forecasts are to be correct, and so many alarms true.

@@ -29,7 +29,7 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::time::{Duration, Instant};
 
 use polyrail_emulator::link::LinkModel;
-use polyrail_model::LinkForecast;
+use polyrail_model::{LinkForecast, LinkOutlook};
 use polyrail_session::Settings;
 
 use crate::congestion::Coupling;
@@ -130,6 +130,8 @@ pub struct World {
     steps: u64,
     /// Scheduled forecasts for carriers.
     forecasts: Vec<(usize, Option<LinkForecast>)>,
+    /// Scheduled outlooks for carriers, by the side that sends.
+    outlooks: Vec<(usize, Side, LinkOutlook)>,
     /// Arrivals at the gateway, if they are watched.
     arrivals: Option<Arrivals>,
     /// Runs sent by the cloud, if they are watched.
@@ -155,6 +157,7 @@ enum Timer {
     Dial { flow: FlowNo },
     Read { flow: FlowNo, side: Side },
     Forecast { number: usize },
+    Outlook { number: usize },
 }
 
 impl World {
@@ -188,6 +191,7 @@ impl World {
             captured: VecDeque::new(),
             steps: 0,
             forecasts: Vec::new(),
+            outlooks: Vec::new(),
             arrivals: None,
             copies: None,
         };
@@ -329,6 +333,7 @@ impl World {
             Timer::Dial { flow } => self.dial_over(flow),
             Timer::Read { flow, side } => self.read_some(flow, side),
             Timer::Forecast { number } => self.tell_forecast(number),
+            Timer::Outlook { number } => self.tell_outlook(number),
         }
     }
 

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use polyrail_model::LinkForecast;
+use polyrail_model::{LinkForecast, LinkOutlook};
 use polyrail_scheduler::ChainSpec;
 use polyrail_session::{PathReport, TunnelKey};
 
@@ -150,6 +150,23 @@ impl World {
             }
             node.dirty = true;
         }
+    }
+
+    /// The side that sends receives this outlook of a carrier after that time.
+    pub fn expect(&mut self, after: Duration, carrier: usize, side: Side, outlook: LinkOutlook) {
+        let number = self.outlooks.len();
+        self.outlooks.push((carrier, side, outlook));
+        self.timer(after, Timer::Outlook { number });
+    }
+
+    pub(super) fn tell_outlook(&mut self, number: usize) {
+        let (carrier, side, outlook) = self.outlooks[number].clone();
+        let name = self.carriers[carrier].spec.name.clone();
+        let node = &mut self.nodes[side as usize];
+        for session in node.endpoint.status().sessions {
+            node.endpoint.set_outlook(self.now, session.session, &name, outlook.clone());
+        }
+        node.dirty = true;
     }
 
     /// A carrier becomes a backup or an ordinary carrier.

@@ -6,7 +6,6 @@ use serde::Serialize;
 use super::speed;
 use super::way::{FittedCells, Foreseen, Way};
 use crate::forecast::cell::CellForecast;
-use crate::forecast::svm::Separability;
 
 /// Failures by class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -57,23 +56,6 @@ pub struct Bin {
 pub struct Probabilities {
     /// By hundredths: how many handovers, and how many of them failed.
     pub bins: Vec<[u64; 2]>,
-}
-
-/// Sums of what the SVM found.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Counts {
-    /// Cells with enough of both.
-    pub cells: u64,
-    /// Those judged better than by always saying what most are.
-    pub above_majority: u64,
-    /// Those where guessing is as good.
-    pub guessed: u64,
-    /// Sums over the cells.
-    pub accuracy: f64,
-    /// The same of always saying what most are.
-    pub majority: f64,
-    /// The same of what is right on average of both kinds.
-    pub balanced: f64,
 }
 
 impl Told {
@@ -204,32 +186,6 @@ impl Alarms {
     /// The share of correct ones of those in cells with a forecast.
     pub fn correct_share_in_forecast_cells(&self) -> Option<f64> {
         share(self.in_forecast_cells - self.alarms, self.in_forecast_cells)
-    }
-}
-
-impl Counts {
-    pub(super) fn add(&mut self, one: Separability) {
-        self.cells += 1;
-        self.above_majority += u64::from(one.accuracy > one.majority);
-        self.guessed += u64::from(one.balanced <= 0.5);
-        self.accuracy += one.accuracy;
-        self.majority += one.majority;
-        self.balanced += one.balanced;
-    }
-
-    /// Adds what another counted.
-    pub fn merge(&mut self, other: &Self) {
-        self.cells += other.cells;
-        self.above_majority += other.above_majority;
-        self.guessed += other.guessed;
-        self.accuracy += other.accuracy;
-        self.majority += other.majority;
-        self.balanced += other.balanced;
-    }
-
-    /// The mean over the cells of such a sum.
-    pub fn mean(&self, sum: f64) -> Option<f64> {
-        (self.cells > 0).then(|| sum / self.cells as f64)
     }
 }
 

@@ -19,13 +19,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use polyrail_model::{Handover, TripId};
 
-pub use counts::{Alarms, Bin, Classes, Counts, Probabilities, Told};
+pub use counts::{Alarms, Bin, Classes, Probabilities, Told};
 pub use report::Report;
 
 use super::cell::CellForecast;
 use super::pool::Pool;
 use super::settings::{Rule, SUPPORT};
-use super::svm::{self, Features};
 use crate::entry::WriterNumber;
 use crate::history::{CellHistory, CellKey};
 use way::{FittedCells, Foreseen, Way};
@@ -41,8 +40,6 @@ pub struct EvaluateSettings {
     pub trips_max: usize,
     /// The learning curve is taken after so many trips.
     pub learning: Vec<usize>,
-    /// Whether cells are put before the SVM, which takes some milliseconds each.
-    pub separability: bool,
     /// Draws the cells of the random rejecter.
     pub seed: u64,
 }
@@ -54,7 +51,6 @@ impl Default for EvaluateSettings {
             classify: true,
             trips_max: TRIPS_MAX,
             learning: LEARNING.to_vec(),
-            separability: true,
             seed: 1,
         }
     }
@@ -103,9 +99,6 @@ pub fn evaluate_against(
             }
         }
     }
-    if settings.separability {
-        separate(&mut report, histories.values());
-    }
     report
 }
 
@@ -140,18 +133,6 @@ fn judge(report: &mut Report, cells: &FittedCells, test: &[Way], random: &mut u6
         left -= u64::from(chosen);
         let foreseen = if chosen { *foreseen } else { Foreseen::default() };
         report.random.judge(handover, &foreseen);
-    }
-}
-
-/// Puts cells before the SVM.
-fn separate<'a>(report: &mut Report, cells: impl Iterator<Item = &'a CellHistory>) {
-    for history in cells {
-        let features = [Features::Position, Features::Rsrp, Features::Both];
-        for (features, counts) in features.into_iter().zip(&mut report.svm) {
-            if let Some(one) = svm::separability(history, features) {
-                counts.add(one);
-            }
-        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::fmt;
 use polyrail_model::Handover;
 use serde::Serialize;
 
-use super::counts::{Bin, Counts, Probabilities, Told, share};
+use super::counts::{Bin, Probabilities, Told, share};
 use crate::forecast::cell::CellForecast;
 
 /// What an evaluation found.
@@ -31,8 +31,6 @@ pub struct Report {
     pub probabilities: [Probabilities; 2],
     /// By how late handovers came, in deviations of their cell.
     pub lateness: [Bin; LATENESS.len()],
-    /// The SVM on position, on signal, and on both.
-    pub svm: [Counts; 3],
 }
 
 impl Report {
@@ -84,7 +82,6 @@ impl Report {
             own.expected += more.expected;
             own.failed += more.failed;
         }
-        self.svm.iter_mut().zip(&other.svm).for_each(|(own, more)| own.merge(more));
         let probabilities = self.probabilities.iter_mut().zip(&other.probabilities);
         probabilities.for_each(|(own, more)| own.merge(more));
     }
@@ -133,22 +130,6 @@ impl fmt::Display for Report {
             let failed = shown(share(bin.failed, bin.handovers));
             let name = bin_name(most);
             writeln!(f, "| {name} | {} | {failed} |", bin.handovers)?;
-        }
-        if self.svm.iter().all(|counts| counts.cells == 0) {
-            return Ok(());
-        }
-        writeln!(f, "\n| SVM on | cells | right | majority | balanced | beat it | guessed |")?;
-        writeln!(f, "|---|---:|---:|---:|---:|---:|---:|")?;
-        for (name, one) in ["position", "signal", "both"].iter().zip(&self.svm) {
-            let mean = |sum| shown(one.mean(sum));
-            let (right, most) = (mean(one.accuracy), mean(one.majority));
-            let (balanced, beaten) = (mean(one.balanced), share(one.above_majority, one.cells));
-            let (beaten, guessed) = (shown(beaten), shown(share(one.guessed, one.cells)));
-            let cells = one.cells;
-            writeln!(
-                f,
-                "| {name} | {cells} | {right} | {most} | {balanced} | {beaten} | {guessed} |"
-            )?;
         }
         Ok(())
     }

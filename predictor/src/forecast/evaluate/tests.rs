@@ -205,9 +205,6 @@ fn each_trip_is_foreseen_from_the_others() {
     let (expected, failed): (f64, f64) =
         often.fold((0.0, 0.0), |sum, bin| (sum.0 + bin.expected, sum.1 + bin.failed as f64));
     assert!((expected / failed - 1.0).abs() < 0.2, "{expected} {failed}");
-    assert_eq!(report.svm[0].cells, 20);
-    assert!(report.svm[0].mean(report.svm[0].balanced) > Some(0.8), "{:?}", report.svm[0]);
-    assert_eq!(report.svm[1].cells, 0, "all are equally strong");
 }
 
 #[test]
@@ -255,7 +252,7 @@ fn what_is_true_may_be_known_apart() {
         ..one.clone()
     };
     let truths: Vec<Handover> = records.iter().map(moved).collect();
-    let settings = EvaluateSettings { separability: false, ..EvaluateSettings::default() };
+    let settings = EvaluateSettings::default();
     let report = evaluate_against(&records, &truths, &settings);
     assert_eq!(report.told.failures.late_share(), Some(1.0), "all came 500 m before");
 }
@@ -263,7 +260,7 @@ fn what_is_true_may_be_known_apart() {
 #[test]
 fn what_was_not_recorded_is_judged_and_not_learned() {
     let truths = campaign(12);
-    let settings = EvaluateSettings { separability: false, ..EvaluateSettings::default() };
+    let settings = EvaluateSettings::default();
     // Of trip 3 nothing is recorded, of the others no failure of the first cells is.
     let unseen = |one: &&Handover| one.outcome.is_failure() && one.sequence < 30;
     let records: Vec<Handover> = truths.iter().filter(|one| !unseen(one)).cloned().collect();

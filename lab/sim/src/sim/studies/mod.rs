@@ -1,8 +1,10 @@
-//! Two studies of the papers on the simulated rail: BBR+ (`plus`, Wang et al., MobiCom 2019), and
-//! MPTCP's coupled congestion control (`coupled`, Li et al., on subflow degradation).
+//! Studies of the papers on the simulated rail: BBR+ (`plus`, Wang et al., MobiCom 2019), MPTCP's
+//! coupled congestion control (`coupled`, Li et al., on subflow degradation), and scheduling by
+//! what earlier trips measured at each place (`places`, Dong et al.).
 
 mod coupled;
 mod picture;
+mod places;
 mod plus;
 
 use std::path::{Path, PathBuf};
@@ -20,7 +22,10 @@ pub struct Options {
     /// Play coupled congestion control only.
     #[arg(long, conflicts_with = "plus")]
     coupled: bool,
-    /// The number of trips; default: 24 for BBR+, 12 for coupled congestion control.
+    /// Play scheduling by places only.
+    #[arg(long, conflicts_with_all = ["plus", "coupled"])]
+    places: bool,
+    /// The number of trips; default: 12 for coupled congestion control, else 24.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     trips: Option<u64>,
     /// The seed of the first trip; from 50000 on they are held back, and have goals.
@@ -56,11 +61,18 @@ pub fn command(options: &Options) -> Result<()> {
         false => options.clone(),
     };
     let mut report = Report::default();
-    if !options.coupled {
+    let only = [options.plus, options.coupled, options.places];
+    let has = |study: usize| only[study] || only == [false; 3];
+    if has(0) {
         plus::study(&options, &mut report)?;
     }
-    if !options.plus {
+    if has(1) {
         coupled::study(&options, &mut report)?;
+    }
+    if has(2) {
+        // The trips of a short run are too short for a handover.
+        let seconds = options.seconds.filter(|_| !options.smoke);
+        places::study(&Options { seconds, ..options.clone() }, &mut report)?;
     }
     let name = if options.smoke { "studies-smoke.json" } else { "studies.json" };
     report.write(&results_folder()?.join(name))
