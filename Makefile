@@ -27,8 +27,11 @@ help: ## this list
 setup: ## install the Debian packages that are missing
 	@scripts/setup.sh
 
+# There are no examples, but with `--examples` the development dependencies count in the choice of
+# features, as in `cargo test`. Without it the tests build some thirty external crates,
+# among them quiche and tokio, and most of ours a second time.
 build: ## build all programs
-	$(CARGO) build --locked --profile $(PROFILE) --workspace --bins
+	$(CARGO) build --locked --profile $(PROFILE) --workspace --bins --examples
 
 # One call each: a common one would give the daemons the feature `issue` of the command.
 release: ## the programs to install
@@ -57,9 +60,11 @@ quick: fmt ## format, lints and unit tests of the crates without I/O: the loop o
 clippy: ## lints, warnings denied
 	$(CARGO) clippy --locked --profile $(PROFILE) --workspace --all-targets -- -D warnings
 
+# `--examples` as in `build`: without it, the crates that clippy has checked are checked again. It
+# needs the other targets by name: those that Cargo documents of its own accord.
 doc: ## documentation, warnings denied
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --profile $(PROFILE) --workspace --no-deps \
-		--document-private-items
+		--lib --bin polyrail --bin polyrail-lab --examples --document-private-items
 
 deny: ## licences, sources, bans and advisories of external crates
 	@scripts/deny.sh
@@ -108,7 +113,7 @@ bench-rail-smoke: setup build ## the same, one short trip
 	target/$(PROFILE)/polyrail-lab rail --smoke
 
 smoke: setup build ## all benchmarks and evaluations in small: does each still measure?
-	$(CARGO) bench --locked --profile $(PROFILE) -p polyrail-scheduler --bench decision -- \
+	$(CARGO) bench --locked --profile $(PROFILE) --workspace --bench decision -- \
 		--warm-up-time 0.05 --measurement-time 0.1
 	target/$(PROFILE)/polyrail-emulator bench --seconds 3 --results target/results
 	target/$(PROFILE)/polyrail-sim smoke

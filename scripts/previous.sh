@@ -59,9 +59,9 @@ fi
 
 arguments=()
 for daemon in "${daemons[@]}"; do arguments+=(--bin "$daemon"); done
-# The whole workspace decides the features of external crates, as in `make build`.
+# The whole workspace and `--examples` decide the features of external crates, as in `make build`.
 if ! (cd "$sources" && CARGO_TARGET_DIR="$PWD/../build" cargo build --locked \
-    --profile "$profile" --workspace "${arguments[@]}"); then
+    --profile "$profile" --workspace "${arguments[@]}" --examples); then
     echo "${commit:0:12} does not build; PREVIOUS=REVISION names another commit"
     exit 1
 fi

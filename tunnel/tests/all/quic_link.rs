@@ -1,19 +1,14 @@
 //! A QUIC tunnel over wires that lose, repeat, reorder, pause, shrink and rebind.
 
-#![allow(clippy::unwrap_used)] // also in the helpers
-
-mod common;
-mod quic_world;
-
 use std::time::{Duration, Instant};
 
-use common::pki::Authority;
-use common::{TestClock, loopback};
+use crate::common::pki::Authority;
+use crate::common::{TestClock, loopback};
+use crate::quic_world::wire::{Faults, Tap};
+use crate::quic_world::{self, World, carrier, client, numbered};
 use polyrail_model::Unit;
 use polyrail_tunnel::quic::ServerOptions;
 use polyrail_tunnel::{CarrierSpec, CloseReason, SocketOptions};
-use quic_world::wire::{Faults, Tap};
-use quic_world::{World, carrier, client, numbered};
 
 /// A world with one tunnel that is up, end 0 the gateway's, over a wire without faults.
 fn up() -> (World, Tap) {

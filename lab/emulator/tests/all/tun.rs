@@ -3,15 +3,12 @@
 //! Bounds are loose on the slow side: these tests run on busy machines. What a link must never do
 //! (be faster than its model) is checked tightly.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
-use common::rail::{Pinger, Rail};
+use crate::common;
+use crate::common::rail::{Pinger, Rail};
 use nix::sys::signal::{Signal, kill};
 
 const ONE_LINK: &str = r#"

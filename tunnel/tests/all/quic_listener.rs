@@ -1,22 +1,17 @@
 //! What strangers do to a QUIC listener: floods, garbage, other versions, other protocols.
 
-#![allow(clippy::unwrap_used)] // also in the helpers
-
-mod common;
-mod quic_world;
-
 use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use common::pki::{Authority, GATEWAY, Node};
-use common::{TestClock, loopback};
+use crate::common::pki::{Authority, GATEWAY, Node};
+use crate::common::{TestClock, loopback};
+use crate::quic_world::wire::Tap;
+use crate::quic_world::{World, client};
 use polyrail_identity::{CertificateFault, IdentityPaths};
 use polyrail_model::Unit;
 use polyrail_tunnel::CloseReason;
 use polyrail_tunnel::quic::{Listener, STREAMS_MAX, ServerOptions};
-use quic_world::wire::Tap;
-use quic_world::{World, client};
 
 /// A QUIC client that is not ours, over a plain socket.
 struct Raw {

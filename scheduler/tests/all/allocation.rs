@@ -1,15 +1,10 @@
 //! A decision allocates nothing, once a chain knows its paths and flows.
 
-#![allow(clippy::unwrap_used)] // a test
-
 use std::hint::black_box;
 
 use polyrail_scheduler::{ChainSpec, chain_names};
 
-#[path = "../benches/scene/mod.rs"]
-mod scene;
-
-use scene::{SCENES, Work};
+use crate::scene::{SCENES, Work};
 
 #[test]
 fn a_decision_allocates_nothing_in_any_chain() {

@@ -1,16 +1,12 @@
 //! Reloads and operators' requests of the running cloud, under load.
 
-#![allow(clippy::unwrap_used)] // also in the helpers
-
-mod common;
-
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use common::{Cloud, Gateway, issue};
+use crate::common::{Cloud, Gateway, issue};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use polyrail_identity::{Authority, NodeRole};

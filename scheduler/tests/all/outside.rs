@@ -1,15 +1,11 @@
 //! A schedulerlet from outside the crate: the example of `docs/scheduler.md`.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)] // a test, with a base for its clock
-
 use std::time::{Duration, Instant};
 
+use crate::scene;
 use polyrail_scheduler::{
     Chain, ChainSpec, Decision, Input, Kind, PathSets, Schedulerlet, SegmentView,
 };
-
-#[path = "../benches/scene/mod.rs"]
-mod scene;
 
 /// Rejects paths whose round-trip time exceeds a limit.
 struct RttLimit {

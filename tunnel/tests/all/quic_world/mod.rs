@@ -1,7 +1,5 @@
 //! A loop that drives QUIC tunnels over loopback: one listening cloud, any number of gateways.
 
-#![allow(dead_code)] // each test file uses its part
-
 pub mod wire;
 
 use std::net::SocketAddr;

@@ -1,13 +1,9 @@
 //! The daemon as a process, with a gateway of this process at the other end.
 
-#![allow(clippy::unwrap_used)] // also in the helpers
-
-mod common;
-
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use common::{Cloud, Gateway, issue};
+use crate::common::{Cloud, Gateway, issue};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use polyrail_identity::{Authority, NodeRole};

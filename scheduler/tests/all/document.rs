@@ -1,7 +1,5 @@
 //! Compares the tables and examples of `docs/scheduler.md` with the code.
 
-#![allow(clippy::unwrap_used)] // a test
-
 use std::path::Path;
 
 use polyrail_scheduler::{

@@ -1,13 +1,9 @@
 //! A gateway with a valid certificate that attacks the cloud: the memory and the work that it can
 //! cause stay within bounds.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)] // a test, with a base for its clock
-
-mod endpoints;
-
 use std::time::Duration;
 
-use endpoints::{Pair, closes, drain};
+use crate::endpoints::{Pair, Wire, closes, drain};
 use polyrail_model::{
     Bitrate, Bytes, Destination, FlowId, HostName, Identity, PathId, SessionId, TunnelMode, UserId,
 };
@@ -71,7 +67,7 @@ impl Attack {
         pair.cloud.receive(pair.now, *tunnel, frames);
         frames.clear();
         pair.at_cloud.extend(std::iter::from_fn(|| pair.cloud.poll_event()));
-        pair.cloud.transmit(pair.now, &mut endpoints::Wire::default());
+        pair.cloud.transmit(pair.now, &mut Wire::default());
         !pair.at_cloud.iter().any(|event| closes(event).is_some())
     }
 

@@ -1,7 +1,5 @@
 //! The log about certificate files when the daemon starts.
 
-#![allow(clippy::unwrap_used)] // also in the helpers
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

@@ -1,14 +1,10 @@
 //! Two connected endpoints without delay: requests, losses, resets, restarts and backups.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)] // a test, with a base for its clock
-
-mod endpoints;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use endpoints::{Pair, Wire, closes, drain};
+use crate::endpoints::{Pair, Wire, closes, drain};
 use polyrail_model::{Bytes, Destination, HostName, Identity, PathId, TunnelMode, UserId};
 use polyrail_scheduler::{Chain, ChainSpec, Handler, Input, Kind, PathSets, SEGMENT, Schedulerlet};
 use polyrail_session::limits::SESSION_PATHS_MAX;

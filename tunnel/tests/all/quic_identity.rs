@@ -1,21 +1,16 @@
 //! Certificates over QUIC: in full and resumed handshakes, and with early data.
 
-#![allow(clippy::unwrap_used)] // also in the helpers
-
-mod common;
-mod quic_world;
-
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::pki::{Authority, CLOUD, GATEWAY, LIFE, Node, serial_text};
-use common::{BEGIN, TestClock, alert, loopback, name, refused_by};
+use crate::common::pki::{Authority, CLOUD, GATEWAY, LIFE, Node, serial_text};
+use crate::common::{BEGIN, TestClock, alert, loopback, name, refused_by};
+use crate::quic_world::{self, World, carrier, client};
 use polyrail_identity::{CertificateFault, TlsIdentity};
 use polyrail_model::Unit;
 use polyrail_tunnel::quic::{Client, ServerOptions};
 use polyrail_tunnel::{CarrierSpec, CloseReason, Early};
-use quic_world::{World, carrier, client};
 
 /// The close reasons of both ends.
 fn meet(gateway: TlsIdentity, cloud: TlsIdentity, clock: &Arc<TestClock>) -> [CloseReason; 2] {

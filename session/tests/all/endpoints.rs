@@ -1,8 +1,5 @@
 //! A gateway's and a cloud's endpoint, joined by tunnels without rate and delay.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)] // a test, with a base for its clock
-#![allow(dead_code)] // each test uses its part
-
 use std::time::{Duration, Instant};
 
 use polyrail_model::{Destination, HostName, Identity, InstanceId, TunnelMode, Unit, UserId};

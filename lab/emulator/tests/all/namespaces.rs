@@ -1,14 +1,11 @@
 //! Namespaces are separate, hold by descriptor alone, and their children die with their parent.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::process::Stdio;
 use std::time::Duration;
 
+use crate::common;
 use polyrail_emulator::namespace::{Namespace, connect_veth};
 
 /// Fresh namespaces; `None` if the test is skipped.

@@ -1,16 +1,12 @@
 //! The checks of the peer's certificate, after full and resumed handshakes.
 
-#![allow(clippy::unwrap_used)] // also in the helpers
-
-mod common;
-
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::pki::{Authority, CLOUD, GATEWAY, LIFE, Node, serial_text};
-use common::raw::RawClient;
-use common::{BEGIN, TestClock, World, alert, client, name, refused_by, server};
+use crate::common::pki::{Authority, CLOUD, GATEWAY, LIFE, Node, serial_text};
+use crate::common::raw::RawClient;
+use crate::common::{BEGIN, TestClock, World, alert, client, name, refused_by, server};
 use polyrail_identity::{CertificateFault, TlsIdentity};
 use polyrail_tunnel::CloseReason;
 use polyrail_tunnel::tls::Client;

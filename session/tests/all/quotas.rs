@@ -1,12 +1,8 @@
 //! Caps on flows: of one user, and of all users together.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)] // a test, with a base for its clock
-
-mod endpoints;
-
 use std::time::Duration;
 
-use endpoints::{Pair, drain};
+use crate::endpoints::{Pair, drain};
 use polyrail_model::{Destination, HostName, NodeRole, UserId};
 use polyrail_session::limits::{FLOWS_RESERVED, OWN_USER};
 use polyrail_session::{Event, FlowKey, OpenError, ResetReason, Settings};

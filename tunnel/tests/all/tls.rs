@@ -1,16 +1,12 @@
 //! A TLS tunnel between honest ends.
 
-#![allow(clippy::unwrap_used)] // also in the helpers
-
-mod common;
-
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use common::fake;
-use common::pki::{Authority, GATEWAY, Node};
-use common::raw::{RawClient, record_lengths};
-use common::{End, TestClock, World, client, loopback, name};
+use crate::common::fake;
+use crate::common::pki::{Authority, GATEWAY, Node};
+use crate::common::raw::{RawClient, record_lengths};
+use crate::common::{End, TestClock, World, client, loopback, name};
 use polyrail_model::{Bytes, Unit};
 use polyrail_tunnel::tls::Listener;
 use polyrail_tunnel::{CarrierSpec, CloseReason, FRAMES_MAX, SocketOptions};

@@ -1,18 +1,13 @@
 //! The life of a QUIC tunnel between well-meaning ends.
 
-#![allow(clippy::unwrap_used)] // also in the helpers
-
-mod common;
-mod quic_world;
-
 use std::time::{Duration, Instant};
 
-use common::pki::Authority;
-use common::{TestClock, name};
+use crate::common::pki::Authority;
+use crate::common::{TestClock, name};
+use crate::quic_world::{World, client, numbered};
 use polyrail_model::{TunnelMode, Unit};
 use polyrail_tunnel::CloseReason;
 use polyrail_tunnel::quic::ServerOptions;
-use quic_world::{World, client, numbered};
 
 /// A world with one tunnel that is up: end 0 is the gateway's, end 1 the cloud's.
 fn up() -> World {

@@ -1,12 +1,8 @@
 //! Messages between two endpoints: on which paths, how often, and received once.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)] // a test, with a base for its clock
-
-mod endpoints;
-
 use std::time::Duration;
 
-use endpoints::{Pair, Wire, closes, drain};
+use crate::endpoints::{Pair, Wire, closes, drain};
 use polyrail_model::{Bitrate, Bytes, Channel, Delivery, LinkForecast, LinkSample};
 use polyrail_scheduler::ChainSpec;
 use polyrail_session::limits::{BACKGROUND_MAX, BACKGROUND_PAUSE_MAX, URGENT_BURST, URGENT_MAX};

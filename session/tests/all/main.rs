@@ -1,0 +1,9 @@
+//! Two endpoints in virtual time, in one program: what they promise, and what a hostile one can do.
+
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)] // tests, with a base for their clock
+
+mod endpoints;
+mod hostile_gateway;
+mod messages;
+mod pair;
+mod quotas;
