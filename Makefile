@@ -138,7 +138,7 @@ sim-rail: setup ## the simulator on the recorded runs of the rail bench
 	$(CARGO) build --locked --release -p polyrail-sim --bin polyrail-sim
 	target/release/polyrail-sim rail target/results/rail/*.jsonl
 
-studies: setup ## the papers' studies: BBR+, and coupled congestion control; STUDIES=OPTIONS
+studies: setup ## the papers' studies: BBR+, coupled control, rate maps; STUDIES=OPTIONS
 	$(CARGO) build --locked --release -p polyrail-sim --bin polyrail-sim
 	target/release/polyrail-sim studies --figures docs/figures $(STUDIES)
 

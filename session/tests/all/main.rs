@@ -1,4 +1,4 @@
-//! Two endpoints in virtual time, in one program: what they promise, and what a hostile one can do.
+//! Two endpoints in virtual time, in one program: their promises, and the attacks of a hostile one.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)] // tests, with a base for their clock
 

@@ -50,7 +50,7 @@ impl Map {
     }
 }
 
-/// A measured trip, and what is known about its places.
+/// A measured trip and the maps of its places.
 struct Line {
     trip: Trip,
     past: Places,
@@ -227,7 +227,7 @@ struct Queue {
     free_at: f64,
     /// When each packet that has not left will leave, and its bytes.
     queued: Backlog,
-    /// The same of those that are not acknowledged.
+    /// The same of unacknowledged packets.
     outstanding: Backlog,
     /// The bytes of the last second.
     rate: f64,
