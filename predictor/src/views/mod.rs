@@ -225,6 +225,17 @@ impl Views {
         self.derived.places.estimate(place, own)
     }
 
+    /// The expected rates and delays along one direction of a track, for the node `own`: by carrier
+    /// and then by place.
+    pub fn estimates(
+        &self,
+        own: WriterNumber,
+        route: RouteId,
+        direction: Direction,
+    ) -> impl Iterator<Item = (&PlaceKey, PlaceEstimate)> {
+        self.derived.places.along(route, direction, own)
+    }
+
     /// The tracks of the node itself, the one written longest ago first.
     pub fn own_tracks(&self) -> Vec<(RouteId, Track)> {
         self.tracks.own()

@@ -120,6 +120,18 @@ impl Places {
         self.places.get(key).map(|place| place.estimate(own))
     }
 
+    /// The estimates along one direction of a track, by carrier and then by place.
+    pub fn along(
+        &self,
+        route: RouteId,
+        direction: Direction,
+        own: WriterNumber,
+    ) -> impl Iterator<Item = (&PlaceKey, PlaceEstimate)> {
+        let is_along = move |key: &PlaceKey| (key.route, key.direction) == (route, direction);
+        let along = self.places.iter().filter(move |(key, _)| is_along(key));
+        along.map(move |(key, place)| (key, place.estimate(own)))
+    }
+
     pub fn len(&self) -> usize {
         self.places.len()
     }

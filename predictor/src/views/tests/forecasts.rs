@@ -238,6 +238,10 @@ fn rates_count_on_the_tracks_of_others() {
         let place = PlaceKey::of("a", train.route, direction, position);
         let estimate = views.estimate(OWN, &place).unwrap();
         assert_eq!(estimate.rate, Some(Bitrate::from_mbps(10.0)), "a gateway's own direction");
+        let along: Vec<_> = views.estimates(OWN, train.route, direction).collect();
+        assert_eq!(along, [(&place, estimate)]);
+        let back = if direction == Direction::Up { Direction::Down } else { Direction::Up };
+        assert_eq!(views.estimates(OWN, train.route, back).count(), 0);
     }
     assert_eq!(views.sizes().places, 3);
 }

@@ -6,6 +6,8 @@
 //! Exports never overwrite a database and are readable by their owner only, because they contain
 //! the positions of trains.
 
+mod page;
+mod picture;
 mod plot;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,17 +21,15 @@ use anyhow::{Context, Result, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use polyrail_config::EVENTS_MAX;
-use polyrail_model::{Direction, NodeRole, RouteId, TripId};
-use polyrail_predictor::entry::{Entry, WriterNumber};
+use polyrail_model::{NodeRole, RouteId, TripId};
+use polyrail_predictor::entry::Entry;
 use polyrail_predictor::exchange::{self, Coarsening, ExchangeError, Format};
 use polyrail_predictor::forecast::evaluate::{EvaluateSettings, evaluate};
-use polyrail_predictor::forecast::{Forecaster, Rule, SUPPORT};
-use polyrail_predictor::history::{CellHistory, CellKey};
+use polyrail_predictor::forecast::{Rule, SUPPORT};
 use polyrail_predictor::store::{Limits, Store, StoreError, StoreStats};
 use polyrail_predictor::views::Views;
 use serde_json::json;
 
-use self::plot::Picture;
 use super::admin::Connection;
 use super::shown;
 
@@ -52,7 +52,7 @@ pub(crate) enum Command {
     Import(Import),
     /// Evaluate forecasts by cross-validation: forecast each trip from the others
     Evaluate(Evaluate),
-    /// Draw a track with its cells, failures and forecasts, as SVG
+    /// Draw a track with its cells, failures and forecasts, as SVG or as a page with a map
     Plot(Plot),
     /// Remove all entries of a writer, here and in all databases that synchronise with this one
     Purge {
@@ -146,6 +146,9 @@ pub(crate) struct Plot {
     /// Draw the direction of decreasing positions
     #[arg(long)]
     down: bool,
+    /// Write a page for a browser, with a map of the track and the rate map
+    #[arg(long)]
+    html: bool,
     /// The file [default: standard output]
     file: Option<PathBuf>,
 }
@@ -161,7 +164,7 @@ pub(crate) fn run(command: Command, out: &mut dyn Write) -> Result<bool> {
         Command::Export(arguments) => export(&arguments, out),
         Command::Import(arguments) => import(&arguments, out),
         Command::Evaluate(arguments) => judge(&arguments, out),
-        Command::Plot(arguments) => draw(&arguments, out),
+        Command::Plot(arguments) => plot::run(&arguments, out),
         Command::Purge { database, writer } => purge(&database, &writer, out),
         Command::Compact { database, bound } => compact(&database, &bound, out),
     }
@@ -205,7 +208,7 @@ impl Database {
     }
 }
 
-/// What the database says of cells, tracks and places.
+/// The cells, tracks and places of a database, with the rates from the train.
 fn views(store: &Store) -> Result<Views> {
     Ok(Views::of_store(store, NodeRole::Gateway)?.0)
 }
@@ -371,38 +374,6 @@ fn judge(arguments: &Evaluate, out: &mut dyn Write) -> Result<bool> {
     Ok(true)
 }
 
-fn draw(arguments: &Plot, out: &mut dyn Write) -> Result<bool> {
-    let views = views(&arguments.database.open()?)?;
-    let known = views.cells();
-    let cells = known.iter().map(|(key, history)| (key.clone(), history.clone()));
-    let cells: Vec<(CellKey, CellHistory)> = cells.collect();
-    let direction = if arguments.down { Direction::Down } else { Direction::Up };
-    let mut counts: BTreeMap<RouteId, u64> = BTreeMap::new();
-    for (key, _) in cells.iter().filter(|(key, _)| key.direction == direction) {
-        *counts.entry(key.route).or_default() += 1;
-    }
-    let most = || counts.into_iter().max_by_key(|(_, count)| *count).map(|(route, _)| route);
-    let way = if arguments.down { "down" } else { "up" };
-    let route = arguments.route.or_else(most);
-    let route = route.with_context(|| format!("the database knows no cells on the way {way}"))?;
-    let mut forecaster = Forecaster::default();
-    let picture = Picture::new(&cells, route, direction, |key| {
-        forecaster
-            .cell(known, WriterNumber::OWN, key)?
-            .place(USUAL_SPEED)
-            .map(|place| place.metres())
-    })?;
-    let text = picture.draw()?;
-    match &arguments.file {
-        None => out.write_all(text.as_bytes())?,
-        Some(path) => {
-            let written = create(path)?.write_all(text.as_bytes());
-            written.with_context(|| path.display().to_string())?;
-        }
-    }
-    Ok(true)
-}
-
 /// A file for an export.
 fn create(path: &Path) -> Result<File> {
     if is_database(path) {
@@ -442,5 +413,3 @@ fn rule() -> impl TypedValueParser<Value = Rule> {
 
 /// The magic number of redb files (its design document, "Database header").
 const MAGIC: [u8; 4] = *b"redb";
-/// For plots: 300 km/h, in metres per second.
-const USUAL_SPEED: f64 = 83.3;

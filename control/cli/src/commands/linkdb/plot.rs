@@ -3,73 +3,82 @@
 //! The track runs from left to right, in strips. Each carrier has a band with its cells in two
 //! shades, each up to the mean place of its handovers. A grey tick is a success and a red one a
 //! failure, from the oldest trip at the top of the band to the newest at its foot. A blue line is a
-//! forecast.
+//! forecast. With `--html` the same picture becomes a [`page`].
 
 use std::collections::BTreeMap;
+use std::io::Write;
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
-use polyrail_model::{Direction, RouteId};
-use polyrail_predictor::history::{CellHistory, CellKey, PASSAGES_MAX};
+use polyrail_model::{Direction, NodeRole, RouteId};
+use polyrail_predictor::entry::WriterNumber;
+use polyrail_predictor::forecast::Forecaster;
+use polyrail_predictor::history::PASSAGES_MAX;
+use polyrail_predictor::store::Store;
+use polyrail_predictor::views::{Views, creator_hash, creator_of};
 
-/// One direction of one track.
-pub(super) struct Picture {
-    title: String,
-    carriers: BTreeMap<String, Vec<Cell>>,
-    from: f64,
-    to: f64,
+use super::page::page;
+use super::picture::{Cell, Picture, Prediction};
+use super::{Plot, create, views};
+
+/// Runs the command.
+pub(super) fn run(arguments: &Plot, out: &mut dyn Write) -> Result<bool> {
+    let store = arguments.database.open()?;
+    let views = views(&store)?;
+    let known = views.cells();
+    let direction = if arguments.down { Direction::Down } else { Direction::Up };
+    let mut counts: BTreeMap<RouteId, u64> = BTreeMap::new();
+    for (key, _) in known.iter().filter(|(key, _)| key.direction == direction) {
+        *counts.entry(key.route).or_default() += 1;
+    }
+    let most = || counts.into_iter().max_by_key(|(_, count)| *count).map(|(route, _)| route);
+    let route = arguments.route.or_else(most);
+    let way = way(direction);
+    let route = route.with_context(|| format!("the database knows no cells on the way {way}"))?;
+    let (own, name) = viewpoint(&store, &views, route);
+    let mut forecaster = Forecaster::default();
+    let picture = Picture::new(known.iter(), route, direction, |key| {
+        let forecast = forecaster.cell(known, own, key)?;
+        let metres = forecast.place(USUAL_SPEED)?.metres();
+        Some(Prediction { metres, permille: forecast.permille() })
+    })?;
+    let text = if arguments.html {
+        let (to_train, _) = Views::of_store(&store, NodeRole::Cloud)?;
+        let rates = [&views, &to_train].map(|views| views.estimates(own, route, direction));
+        page(&picture, &name, views.track(route), &rates.map(Iterator::collect))?
+    } else {
+        picture.draw()?
+    };
+    match &arguments.file {
+        None => out.write_all(text.as_bytes())?,
+        Some(path) => {
+            let written = create(path)?.write_all(text.as_bytes());
+            written.with_context(|| path.display().to_string())?;
+        }
+    }
+    Ok(true)
 }
 
-/// A cell of the picture.
-struct Cell {
-    name: String,
-    /// The mean place of its handovers.
-    end: f64,
-    /// The metres of each handover, and whether it failed.
-    passages: Vec<(f64, bool)>,
-    forecast: Option<f64>,
+/// The node for which a plot forecasts, and its name: the file's own. If that has no handovers on
+/// the track, as in a cloud's file, it is the train that learned the track.
+fn viewpoint(store: &Store, views: &Views, route: RouteId) -> (WriterNumber, String) {
+    let mut histories = views.cells().iter().filter(|(key, _)| key.route == route);
+    let has_own = histories.any(|(_, cell)| cell.writers().contains(&WriterNumber::OWN));
+    let mut logs = store.logs();
+    let creator = logs.find(|(_, log)| creator_hash(&log.id.writer) == creator_of(route));
+    match creator {
+        Some((number, log)) if !has_own => (store.writer(number), log.id.writer.clone()),
+        _ => (WriterNumber::OWN, store.own_name().to_owned()),
+    }
+}
+
+/// The word for a direction.
+fn way(direction: Direction) -> &'static str {
+    if direction == Direction::Up { "up" } else { "down" }
 }
 
 impl Picture {
-    /// The cells of one direction of a track; `forecast` returns the predicted failure position.
-    ///
-    /// # Errors
-    /// There is nothing to draw.
-    pub(super) fn new(
-        cells: &[(CellKey, CellHistory)],
-        route: RouteId,
-        direction: Direction,
-        mut forecast: impl FnMut(&CellKey) -> Option<f64>,
-    ) -> Result<Self> {
-        let mut carriers: BTreeMap<String, Vec<Cell>> = BTreeMap::new();
-        let (mut from, mut to) = (f64::INFINITY, f64::NEG_INFINITY);
-        for (key, history) in cells {
-            let count = history.passages().len();
-            if key.route != route || key.direction != direction || count == 0 {
-                continue;
-            }
-            let passages: Vec<(f64, bool)> = history
-                .passages()
-                .map(|passage| (passage.position.metres(), passage.outcome.is_failure()))
-                .collect();
-            let end = passages.iter().map(|(metres, _)| metres).sum::<f64>() / count as f64;
-            for (metres, _) in &passages {
-                (from, to) = (from.min(*metres), to.max(*metres));
-            }
-            let cell = Cell { name: key.cell.to_string(), end, passages, forecast: forecast(key) };
-            carriers.entry(key.carrier.clone()).or_default().push(cell);
-        }
-        ensure!(!carriers.is_empty(), "no handovers are known on this route and direction");
-        for cells in carriers.values_mut() {
-            cells.sort_by(|a, b| a.end.total_cmp(&b.end));
-        }
-        let way = if direction == Direction::Up { "up" } else { "down" };
-        let title = format!("route {route}, {way}: {} carriers", carriers.len());
-        let (from, to) = ((from / 1_000.0).floor() * 1_000.0, (to / 1_000.0).ceil() * 1_000.0);
-        Ok(Self { title, carriers, from, to: to.max(from + 1_000.0) })
-    }
-
     /// As SVG.
     ///
     /// # Errors
@@ -91,7 +100,9 @@ impl Picture {
     fn draw_on(&self, area: &Area<'_>, strips: u32, strip_height: u32) -> Drawn {
         area.fill(&WHITE)?;
         let style = ("sans-serif", 16).into_font().color(&BLACK);
-        area.draw_text(&self.title, &style, (MARGIN as i32, 8))?;
+        let Self { route, carriers, .. } = self;
+        let title = format!("route {route}, {}: {} carriers", way(self.direction), carriers.len());
+        area.draw_text(&title, &style, (MARGIN as i32, 8))?;
         let metres = ((self.to - self.from) / f64::from(strips)).max(1_000.0);
         for strip in 0..strips {
             let from = self.from + metres * f64::from(strip);
@@ -132,9 +143,8 @@ fn draw_band(area: &Area<'_>, scale: &Scale, top: i32, carrier: &str, cells: &[C
     let (roof, floor) = (top + NAMES as i32, top + BAND as i32 - 4);
     let label = ("sans-serif", 13).into_font().color(&BLACK);
     area.draw_text(carrier, &label, (4, roof + 8))?;
-    let mut begin = f64::NEG_INFINITY;
     for (number, cell) in cells.iter().enumerate() {
-        let (left, right) = (scale.clamped(begin), scale.clamped(cell.end));
+        let (left, right) = (scale.clamped(cell.span.0), scale.clamped(cell.span.1));
         if left < right {
             let shade =
                 if number % 2 == 0 { RGBColor(238, 238, 228) } else { RGBColor(220, 228, 220) };
@@ -146,7 +156,6 @@ fn draw_band(area: &Area<'_>, scale: &Scale, top: i32, carrier: &str, cells: &[C
                 area.draw_text(&cell.name, &style, ((left + right) / 2, roof - 1))?;
             }
         }
-        begin = cell.end;
         let count = cell.passages.len().clamp(12, PASSAGES_MAX);
         let step = f64::from(floor - roof) / count as f64;
         for (turn, (metres, failed)) in cell.passages.iter().enumerate() {
@@ -158,7 +167,7 @@ fn draw_band(area: &Area<'_>, scale: &Scale, top: i32, carrier: &str, cells: &[C
             let line = PathElement::new([(x, y), (x, foot)], colour.stroke_width(width));
             area.draw(&line)?;
         }
-        if let Some(x) = cell.forecast.and_then(|metres| scale.x(metres)) {
+        if let Some(x) = cell.forecast.as_ref().and_then(|one| scale.x(one.metres)) {
             let line = PathElement::new([(x, roof), (x, floor)], BLUE.stroke_width(2));
             area.draw(&line)?;
         }
@@ -193,3 +202,5 @@ const TITLE: u32 = 36;
 /// The length of a strip in metres; a track longer than all strips is drawn to a smaller scale.
 const STRIP: f64 = 30_000.0;
 const STRIPS_MAX: u32 = 60;
+/// The speed of the train for which forecasts are drawn: 300 km/h, in metres per second.
+const USUAL_SPEED: f64 = 83.3;

@@ -1,5 +1,8 @@
 //! `polyrail linkdb` on databases: import, statistics, export, evaluation, plot.
 
+mod chromium;
+mod page;
+
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
