@@ -133,11 +133,6 @@ impl CellForecast {
         (rate * 1_000.0).round() as u16
     }
 
-    /// By how many deviations a place is beyond the mean of the cell's handovers.
-    pub fn lateness(&self, position: Position) -> f64 {
-        (self.direction.sign() * position.metres() - self.mean) / self.deviation
-    }
-
     /// The place of the failure, where the history supports a forecast for a train of this speed
     /// (metres a second, along the direction).
     pub fn place(&self, speed: f64) -> Option<Position> {

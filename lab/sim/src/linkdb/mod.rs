@@ -260,9 +260,8 @@ impl Options {
             ("by_lateness", world(World::FailuresByLateness)),
             ("by_chance", world(World::FailuresByChance)),
         ] {
-            let routes: Result<Vec<_>> = (self.from..self.from + self.routes)
-                .map(|route| Ok((route, campaign(route, &what)?)))
-                .collect();
+            let routes: Result<Vec<_>> =
+                (self.from..self.from + self.routes).map(|route| campaign(route, &what)).collect();
             let routes = routes?;
             let report = |settings: EvaluateSettings| judged_at_once(&routes, &settings);
             let learning = WORLD_LEARNING.to_vec();
@@ -287,7 +286,7 @@ impl Options {
         let mut all = Report::default();
         for route in self.from..self.from + self.routes {
             let trips = campaign(route, &Campaign { trips: self.trips, ..*what })?;
-            all.merge(&judged(&[(route, trips)], &settings));
+            all.merge(&judged(&[trips], &settings));
         }
         println!("\n## {title}\n\n{all}");
         Ok(all)
@@ -301,17 +300,16 @@ fn unclassified() -> EvaluateSettings {
 }
 
 /// All routes together.
-fn judged(routes: &[(u64, Trips)], settings: &EvaluateSettings) -> Report {
+fn judged(routes: &[Trips], settings: &EvaluateSettings) -> Report {
     let mut all = Report::default();
-    for (route, trips) in routes {
-        let settings = EvaluateSettings { seed: *route, ..settings.clone() };
-        all.merge(&evaluate_against(&trips.records, &trips.truths, &settings));
+    for trips in routes {
+        all.merge(&evaluate_against(&trips.records, &trips.truths, settings));
     }
     all
 }
 
 /// The same by all processors.
-fn judged_at_once(routes: &[(u64, Trips)], settings: &EvaluateSettings) -> Report {
+fn judged_at_once(routes: &[Trips], settings: &EvaluateSettings) -> Report {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let one = |number| judged(&routes[number..=number], settings);
     let mut all = Report::default();

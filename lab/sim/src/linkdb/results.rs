@@ -6,9 +6,7 @@ use polyrail_predictor::forecast::evaluate::{Bin, Classes, Probabilities, Report
 /// All figures of the forecasts as they are.
 pub fn judge(results: &mut Results, prefix: &str, report: &Report) {
     forecasts(results, prefix, report, true);
-    for (name, told) in [("random", &report.random), ("always", &report.always)] {
-        beside(results, &format!("{prefix}_{name}"), told);
-    }
+    beside(results, &format!("{prefix}_always"), &report.always);
     for (count, told) in &report.learning {
         beside(results, &format!("{prefix}_after_{count}"), told);
         if *count == 1 {

@@ -4,9 +4,8 @@
 //! fails, the forecast is *correct* when the train reaches the place at most 2.5 s before it,
 //! *late* when it does so after it, and *early* when it does so longer before. Of one that succeeds
 //! it is correct when no forecast place was passed by then, and a false alarm otherwise. What
-//! counts is what a forecaster tells on the way. Beside them stands what two rejecters get that
-//! know no rates, with the same choice of places: one with as many forecasts in cells drawn at
-//! random, and one that is on in every cell.
+//! counts is what a forecaster tells on the way. Beside them stands what a rejecter gets that
+//! knows no rates, with the same choice of places: it is on in every cell.
 //!
 //! Nothing is measured here: what is true comes with the records, or apart from them
 //! ([`evaluate_against`]) where it is known better.
@@ -27,7 +26,7 @@ use super::pool::Pool;
 use super::settings::{Rule, SUPPORT};
 use crate::entry::WriterNumber;
 use crate::history::{CellHistory, CellKey};
-use way::{FittedCells, Foreseen, Way};
+use way::{FittedCells, Way};
 
 /// What is evaluated, and how.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,8 +39,6 @@ pub struct EvaluateSettings {
     pub trips_max: usize,
     /// The learning curve is taken after so many trips.
     pub learning: Vec<usize>,
-    /// Draws the cells of the random rejecter.
-    pub seed: u64,
 }
 
 impl Default for EvaluateSettings {
@@ -51,7 +48,6 @@ impl Default for EvaluateSettings {
             classify: true,
             trips_max: TRIPS_MAX,
             learning: LEARNING.to_vec(),
-            seed: 1,
         }
     }
 }
@@ -77,14 +73,13 @@ pub fn evaluate_against(
     }
     tests.values_mut().for_each(|trip| trip.sort_by_key(|truth| truth.sequence));
     let histories = histories(records.iter());
-    let mut random = settings.seed;
     for (place, trip) in trips.iter().enumerate().rev().take(settings.trips_max) {
         let Some(test) = tests.get(trip) else { continue };
         report.trips += 1;
         let others = histories.iter().map(|(key, cell)| (key, cell.without(*trip)));
         let cells = fitted(&others.collect(), settings.rule, settings.classify);
         let test = Way::all(test);
-        judge(&mut report, &cells, &test, &mut random);
+        judge(&mut report, &cells, &test);
         for count in settings.learning.iter().filter(|count| **count < trips.len()) {
             // Those that follow, and those at the beginning after the last.
             let some: BTreeSet<TripId> =
@@ -103,36 +98,19 @@ pub fn evaluate_against(
 }
 
 /// A trip from the cells that were learned without it.
-fn judge(report: &mut Report, cells: &FittedCells, test: &[Way], random: &mut u64) {
-    let before = report.told.forecasts();
+fn judge(report: &mut Report, cells: &FittedCells, test: &[Way]) {
     let always = |one: &CellForecast, _speed: f64| Some(one.any_place());
-    // Where a rejecter that is always on has a forecast.
-    let mut known = Vec::new();
     for way in test {
         let foreseen = report.told.count(way, cells);
         let (handover, cell) = (way.handover, way.cell(cells));
         let fails = handover.outcome.is_failure();
         let alarms = foreseen.last.and(CellForecast::in_force(cell, handover.position));
         report.alarm(alarms, handover);
-        let foreseen = way.foreseen(cell, always);
-        report.always.judge(handover, &foreseen);
-        match foreseen.counts(fails) {
-            true => known.push((handover, foreseen)),
-            false => report.random.judge(handover, &Foreseen::default()),
-        }
+        report.always.judge(handover, &way.foreseen(cell, always));
         let place = CellForecast::in_force(cell, handover.position).or(cell.last());
         let Some(place) = place else { continue };
         report.supported += u64::from(fails && place.failed_trips >= SUPPORT);
         report.calibrate(place.permille(), fails);
-        report.place(place.lateness(handover.position), fails);
-    }
-    let mut left = (report.told.forecasts() - before).min(known.len() as u64);
-    for (seen, (handover, foreseen)) in known.iter().enumerate() {
-        // Each choice of as many is as likely (Knuth's selection sampling).
-        let chosen = next(random) % ((known.len() - seen) as u64) < left;
-        left -= u64::from(chosen);
-        let foreseen = if chosen { *foreseen } else { Foreseen::default() };
-        report.random.judge(handover, &foreseen);
     }
 }
 
@@ -178,14 +156,6 @@ fn trips<'a>(records: impl Iterator<Item = &'a Handover>) -> Vec<TripId> {
 /// How fast the train was; what stands in no record is taken as 1 m/s.
 fn speed(handover: &Handover) -> f64 {
     handover.speed.metres_per_second().max(1.0)
-}
-
-/// The next number of a small generator (splitmix64).
-fn next(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mixed = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
 }
 
 /// Trips that are left out by default.

@@ -18,8 +18,6 @@ pub struct Report {
     pub told: Told,
     /// Failures in cells that had enough earlier ones to be foreseen: the ceiling of coverage.
     pub supported: u64,
-    /// The same forecasts' number in cells drawn at random.
-    pub random: Told,
     /// A forecast in every cell that history knows.
     pub always: Told,
     /// After so many trips.
@@ -29,8 +27,6 @@ pub struct Report {
     /// By the probability of a forecast when the handover began: the cell's rate, and with its
     /// lateness and signal.
     pub probabilities: [Probabilities; 2],
-    /// By how late handovers came, in deviations of their cell.
-    pub lateness: [Bin; LATENESS.len()],
 }
 
 impl Report {
@@ -56,11 +52,6 @@ impl Report {
         self.probabilities.each_ref().map(|one| one.alarms_true(failures))
     }
 
-    pub(super) fn place(&mut self, lateness: f64, fails: bool) {
-        let bin = LATENESS.iter().position(|most| lateness < *most).unwrap_or(LATENESS.len() - 1);
-        self.lateness[bin].add(0.0, fails);
-    }
-
     /// The share of failures in cells that had enough earlier ones: more cannot be foreseen.
     pub fn ceiling(&self) -> Option<f64> {
         share(self.supported, self.told.failures.all())
@@ -71,13 +62,12 @@ impl Report {
         self.trips += other.trips;
         self.supported += other.supported;
         self.told.merge(&other.told);
-        self.random.merge(&other.random);
         self.always.merge(&other.always);
         for (count, told) in &other.learning {
             self.learning.entry(*count).or_default().merge(told);
         }
         let bins = self.calibration.iter_mut().zip(&other.calibration);
-        for (own, more) in bins.chain(self.lateness.iter_mut().zip(&other.lateness)) {
+        for (own, more) in bins {
             own.handovers += more.handovers;
             own.expected += more.expected;
             own.failed += more.failed;
@@ -102,7 +92,6 @@ impl fmt::Display for Report {
         writeln!(f, "\n| | failures | {shares} |")?;
         writeln!(f, "|---|---:|---:|---:|---:|---:|---:|---:|")?;
         row(f, "forecast", &self.told)?;
-        row(f, "random", &self.random)?;
         row(f, "always on", &self.always)?;
         for (count, told) in &self.learning {
             row(f, &format!("after {count}"), told)?;
@@ -123,13 +112,6 @@ impl fmt::Display for Report {
             let (expected, failed) = (shown(expected), shown(failed));
             let name = bin_name(most);
             writeln!(f, "| {name} | {} | {expected} | {failed} |", bin.handovers)?;
-        }
-        writeln!(f, "\n| deviations late | handovers | failed |")?;
-        writeln!(f, "|---|---:|---:|")?;
-        for (bin, most) in self.lateness.iter().zip(LATENESS) {
-            let failed = shown(share(bin.failed, bin.handovers));
-            let name = bin_name(most);
-            writeln!(f, "| {name} | {} | {failed} |", bin.handovers)?;
         }
         Ok(())
     }
@@ -166,5 +148,3 @@ fn shown(share: Option<f64>) -> String {
 const ALARMED: f64 = 0.6;
 /// The bins of expected rates end here.
 const RATES: [f64; 7] = [0.02, 0.05, 0.1, 0.2, 0.3, 0.5, f64::INFINITY];
-/// The bins of lateness end here.
-const LATENESS: [f64; 6] = [-1.0, 0.0, 1.0, 2.0, 3.0, f64::INFINITY];

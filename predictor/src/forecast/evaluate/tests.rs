@@ -4,8 +4,10 @@ use std::time::{Duration, Instant};
 
 use polyrail_model::{CellId, Direction, HandoverOutcome, Position, RouteId, Rsrp, Speed};
 
+use super::way::Foreseen;
 use super::*;
 use crate::forecast::{Forecaster, Rule, TrainPosition};
+use crate::simulated::Dice;
 use crate::views::Cells;
 
 fn handover(trip: u64, sequence: u32, metres: f64, fails: bool) -> Handover {
@@ -28,8 +30,7 @@ fn handover(trip: u64, sequence: u32, metres: f64, fails: bool) -> Handover {
 
 /// A number from -1 to 1, by two others.
 fn jitter(trip: u64, cell: u32) -> f64 {
-    let mut state = trip << 32 | u64::from(cell);
-    next(&mut state) as f64 / u64::MAX as f64 * 2.0 - 1.0
+    Dice::new(trip << 32 | u64::from(cell)).between(-1.0, 1.0)
 }
 
 /// Cells each kilometre; each third fails on about a third of the trips, and then 60 m later.
@@ -125,9 +126,7 @@ fn who_goes_on_to_the_second_place_passes_the_first() {
             let report = evaluate(&all, &settings);
             let counted =
                 |told: &Told| told.failures.all() + told.successes.correct + told.successes.alarms;
-            for told in [&report.random, &report.always] {
-                assert_eq!(counted(told), counted(&report.told), "{why}");
-            }
+            assert_eq!(counted(&report.always), counted(&report.told), "{why}");
             let Told { failures, successes } = report.told;
             let Classes { correct, late, early, none } = failures;
             let told = [correct, late, early, none, successes.correct, successes.alarms];
@@ -191,10 +190,6 @@ fn each_trip_is_foreseen_from_the_others() {
     assert_eq!((report.trips, failures.all()), (24, all_failures(&records)));
     assert_eq!(report.ceiling(), Some(1.0), "each failing cell fails about eight times");
     assert!(failures.correct_share() > Some(0.97) && failures.coverage() > Some(0.97));
-    // The random rejecter has as many forecasts, in cells of which a third fail at all.
-    let (told, random) = (report.told.forecasts(), report.random.forecasts());
-    assert_eq!(told, random);
-    assert!(report.random.failures.coverage() < Some(0.5), "{:?}", report.random);
     assert_eq!(report.always.failures.coverage(), Some(1.0));
     assert!(report.always.successes.correct_share() < report.told.successes.correct_share());
     let after: Vec<u64> = report.learning.values().map(Told::forecasts).collect();
@@ -219,7 +214,7 @@ fn two_reports_add_up_and_print_as_tables() {
     assert_eq!(two.ceiling(), one.ceiling());
     let text = two.to_string();
     let all = 2 * all_failures(&records);
-    for row in ["forecast", "random", "always on", "after 1"] {
+    for row in ["forecast", "always on", "after 1"] {
         assert!(text.contains(&format!("| {row} | {all} |")), "{text}");
     }
     let json = serde_json::to_value(&two).unwrap();

@@ -76,11 +76,3 @@ impl<'a> Way<'a> {
         all
     }
 }
-
-impl Foreseen {
-    /// Whether a handover of this kind counts as one with a forecast: a failure needs one when it
-    /// begins.
-    pub fn counts(&self, fails: bool) -> bool {
-        if fails { self.last.is_some() } else { self.any }
-    }
-}
