@@ -32,6 +32,8 @@ pub struct LinkSample {
     pub sent_packets: u64,
     /// Packets declared lost since the connection began.
     pub lost_packets: u64,
+    /// Those of them that arrived after all, as far as the peer reported it.
+    pub spurious_packets: u64,
     /// Consecutive retransmission timeouts without progress; 0 when progress was made.
     pub timeouts: u32,
     /// Bytes acknowledged by the peer's transport since the connection began.

@@ -3,23 +3,26 @@
 //! Nothing here blocks: the worker drops and counts inputs when it cannot keep up, and its outputs
 //! are taken when it has woken the loop.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use polyrail_model::{Delivery, Heard, Observation, Silence};
+use polyrail_model::{Delivery, Heard, LinkSample, Observation, Silence};
 use polyrail_predictor::wire;
 use polyrail_predictor::worker::{Feeder, Input, LinkDbSettings, Output, Worker};
 use polyrail_session::{Event, TunnelKey};
 
 use crate::Relay;
+use crate::aftermath::{Aftermath, Flight};
 
 /// A daemon's LinkDB.
 #[derive(Debug)]
 pub struct Foresight {
     worker: Worker,
-    /// Carriers whose paths have stalled.
-    dark: BTreeSet<String>,
+    /// Carriers whose paths have stalled, with the path that stalled last.
+    dark: BTreeMap<String, Option<Flight>>,
+    /// Outages that are over, at most one of a carrier, until the fate of their data is known.
+    over: Vec<Aftermath>,
     heard: Hearing,
     measured_at: Option<Instant>,
 }
@@ -31,9 +34,29 @@ pub struct Foresight {
 #[derive(Debug, Default)]
 struct Hearing {
     looked_at: Option<Instant>,
-    /// The bytes that each tunnel had acknowledged and received.
-    tunnels: BTreeMap<TunnelKey, (u64, u64)>,
+    tunnels: BTreeMap<TunnelKey, Progress>,
     carriers: BTreeMap<String, Reception>,
+}
+
+/// The last progress of a tunnel.
+#[derive(Clone, Copy, Debug)]
+struct Progress {
+    /// The bytes that it had acknowledged and received.
+    count: (u64, u64),
+    /// Its measurement then.
+    sample: Option<LinkSample>,
+}
+
+/// A carrier at a look.
+#[derive(Clone, Copy, Debug, Default)]
+struct Look {
+    heard: bool,
+    /// Data is in flight.
+    waits: bool,
+    /// The least round-trip time.
+    srtt: Option<Duration>,
+    /// The tunnel that had most in flight at its last progress before this look.
+    flight: Option<Flight>,
 }
 
 /// The last reception of a carrier.
@@ -52,12 +75,14 @@ struct News {
     carrier: String,
     report: bool,
     gap_since: Option<Instant>,
+    flight: Option<Flight>,
 }
 
 impl Foresight {
     /// With a running worker.
     pub fn new(worker: Worker) -> Self {
-        Self { worker, dark: BTreeSet::new(), heard: Hearing::default(), measured_at: None }
+        let (dark, over) = (BTreeMap::new(), Vec::new());
+        Self { worker, dark, over, heard: Hearing::default(), measured_at: None }
     }
 
     /// Passes observations from other threads to the worker; never blocks.
@@ -112,22 +137,67 @@ impl Foresight {
         let carries = paths.any(|path| {
             path.carrier == carrier && !path.stalled && !path.superseded && !path.unproven
         });
-        if !carries && self.dark.insert(carrier.clone()) {
-            self.tell_dark(now, carrier, Some(since));
+        if !carries && !self.dark.contains_key(&carrier) {
+            self.dark.insert(carrier.clone(), self.heard.flight(tunnel));
+            self.begin(now, carrier, since);
         }
     }
 
     /// A path of a carrier carries: the one that stalled, or a fresh one.
     fn on_progress(&mut self, now: Instant, relay: &Relay, tunnel: TunnelKey) {
         let carrier = carrier_of(relay, tunnel);
-        if let Some(carrier) = carrier.and_then(|carrier| self.dark.take(&carrier)) {
-            self.tell_dark(now, carrier, None);
+        let dark = carrier.and_then(|carrier| self.dark.remove_entry(&carrier));
+        if let Some((carrier, flight)) = dark {
+            let own = flight.is_some_and(|flight| flight.tunnel == tunnel);
+            self.end(now, relay, carrier, flight, !own);
         }
     }
 
-    fn tell_dark(&self, at: Instant, carrier: String, since: Option<Instant>) {
-        // Transports report losses late or never, so the fate of the data in flight is unknown.
-        let silence = Silence { at, carrier, since, kept: None };
+    /// Whether a gap is no part of a stall.
+    fn is_new(&self, carrier: &str, since: Instant) -> bool {
+        let over = self.over.iter().any(|one| one.carrier == carrier && since < one.at);
+        !over && !self.dark.contains_key(carrier)
+    }
+
+    /// An outage begins; the one before it is over for good.
+    fn begin(&mut self, at: Instant, carrier: String, since: Instant) {
+        let before = |one: &mut Aftermath| one.carrier == carrier;
+        let over: Vec<Aftermath> = self.over.extract_if(.., before).collect();
+        over.into_iter().for_each(|one| self.conclude(one));
+        self.tell(Silence { at, carrier, since: Some(since), kept: None });
+    }
+
+    /// An outage ends, perhaps because a fresh connection has `replaced` the stalled one. The
+    /// detector learns it as soon as the fate of the data in flight is known.
+    fn end(
+        &mut self,
+        at: Instant,
+        relay: &Relay,
+        carrier: String,
+        flight: Option<Flight>,
+        replaced: bool,
+    ) {
+        let ended = flight.and_then(|flight| relay.tunnel(flight.tunnel)?.sample.copied());
+        self.over.push(Aftermath::new(at, carrier, replaced, flight.zip(ended)));
+    }
+
+    /// Follows the tunnels of outages that are over.
+    fn follow(&mut self, now: Instant, relay: &Relay) {
+        for one in &mut self.over {
+            let sample = one.tunnel().and_then(|tunnel| relay.tunnel(tunnel)?.sample);
+            sample.into_iter().for_each(|sample| one.on_sample(sample));
+        }
+        let known: Vec<Aftermath> = self.over.extract_if(.., |one| one.is_known(now)).collect();
+        known.into_iter().for_each(|one| self.conclude(one));
+    }
+
+    fn conclude(&self, over: Aftermath) {
+        let kept = over.kept();
+        tracing::debug!(carrier = over.carrier, ?kept, "outage over");
+        self.tell(Silence { at: over.at, carrier: over.carrier, since: None, kept });
+    }
+
+    fn tell(&self, silence: Silence) {
         self.worker.feed(Input::Observed(Observation::Silence(silence)));
     }
 
@@ -172,16 +242,18 @@ impl Foresight {
         }
         if on_board && old(self.heard.looked_at, LOOK_EVERY) {
             self.heard.looked_at = Some(now);
-            for News { carrier, report, gap_since } in self.heard.look(now, relay) {
-                if gap_since.is_some() && !self.dark.contains(&carrier) {
-                    self.tell_dark(now, carrier.clone(), gap_since);
-                    self.tell_dark(now, carrier.clone(), None);
+            for News { carrier, report, gap_since, flight } in self.heard.look(now, relay) {
+                let since = gap_since.filter(|since| self.is_new(&carrier, *since));
+                if let Some(since) = since {
+                    self.begin(now, carrier.clone(), since);
+                    self.end(now, relay, carrier.clone(), flight, false);
                 }
                 if report {
                     let heard = Heard { at: now, carrier };
                     self.worker.feed(Input::Observed(Observation::Heard(heard)));
                 }
             }
+            self.follow(now, relay);
         }
     }
 
@@ -207,36 +279,37 @@ impl Hearing {
     /// The carriers with news since the last look: each is reported at most every [`TELL_EVERY`].
     fn look(&mut self, now: Instant, relay: &Relay) -> Vec<News> {
         let before = std::mem::take(&mut self.tunnels);
-        // By carrier: whether it was heard, whether data waits, and its least round-trip time.
-        let mut seen: BTreeMap<String, (bool, bool, Duration)> = BTreeMap::new();
+        let mut seen: BTreeMap<String, Look> = BTreeMap::new();
         for key in relay.tunnel_keys() {
             let Some(view) = relay.tunnel(key).filter(|view| !view.carrier.is_empty()) else {
                 continue;
             };
             let count = (view.acked.0, view.received_bytes);
-            self.tunnels.insert(key, count);
             let last = before.get(&key);
-            let grown = last.is_some_and(|last| count.0 > last.0 || count.1 > last.1);
-            let waits = view.sample.is_some_and(|sample| sample.in_flight.0 > 0);
-            let srtt = view.sample.map_or(Duration::MAX, |sample| sample.srtt);
-            let one = seen.entry(view.carrier.to_owned()).or_insert((false, false, Duration::MAX));
-            *one = (one.0 | grown, one.1 | waits, one.2.min(srtt));
+            let grown = last.is_some_and(|last| count.0 > last.count.0 || count.1 > last.count.1);
+            let kept = last.filter(|_| !grown).and_then(|last| last.sample);
+            let sample = kept.or(view.sample.copied());
+            self.tunnels.insert(key, Progress { count, sample });
+            let one = seen.entry(view.carrier.to_owned()).or_default();
+            one.heard |= grown;
+            one.waits |= view.sample.is_some_and(|sample| sample.in_flight.0 > 0);
+            let srtt = view.sample.map(|sample| sample.srtt);
+            one.srtt = one.srtt.into_iter().chain(srtt).min();
+            let flight = last.and_then(|last| Some(Flight { tunnel: key, before: last.sample? }));
+            let most = |flight: &Flight| flight.before.in_flight;
+            one.flight = one.flight.into_iter().chain(flight).max_by_key(most);
         }
         self.carriers.retain(|carrier, _| seen.contains_key(carrier));
-        let news = seen.into_iter().filter_map(|(carrier, (heard, waits, srtt))| {
-            self.note(now, carrier, heard, waits, srtt)
-        });
-        news.collect()
+        seen.into_iter().filter_map(|(carrier, look)| self.note(now, carrier, look)).collect()
     }
 
-    fn note(
-        &mut self,
-        now: Instant,
-        carrier: String,
-        heard: bool,
-        waits: bool,
-        srtt: Duration,
-    ) -> Option<News> {
+    /// What a tunnel had in flight at its last progress.
+    fn flight(&self, tunnel: TunnelKey) -> Option<Flight> {
+        Some(Flight { tunnel, before: self.tunnels.get(&tunnel)?.sample? })
+    }
+
+    fn note(&mut self, now: Instant, carrier: String, look: Look) -> Option<News> {
+        let Look { heard, waits, srtt, flight } = look;
         if !heard {
             if let Some(last) = self.carriers.get_mut(&carrier) {
                 last.waited &= waits;
@@ -244,14 +317,14 @@ impl Hearing {
             return None;
         }
         let last = self.carriers.get(&carrier).copied();
-        let gap = GAP_MIN.saturating_add(srtt.saturating_mul(3) / 2);
+        let gap = GAP_MIN.saturating_add(srtt.unwrap_or(Duration::MAX).saturating_mul(3) / 2);
         let is_gap = |last: &Reception| last.waited && now.duration_since(last.at) >= gap;
         let gap_since = last.filter(is_gap).map(|last| last.at);
         let told = last.and_then(|last| last.told);
         let report = told.is_none_or(|told| now >= told + TELL_EVERY);
         let told = if report { Some(now) } else { told };
         self.carriers.insert(carrier.clone(), Reception { at: now, waited: waits, told });
-        (report || gap_since.is_some()).then_some(News { carrier, report, gap_since })
+        (report || gap_since.is_some()).then_some(News { carrier, report, gap_since, flight })
     }
 }
 
@@ -290,11 +363,12 @@ mod tests {
         let at = |ms: u64| base + Duration::from_millis(ms);
         let mut hearing = Hearing::default();
         let mut note = |ms: u64, heard: bool, waits: bool| {
-            let srtt = Duration::from_millis(60);
-            hearing.note(at(ms), "a".to_owned(), heard, waits, srtt)
+            let srtt = Some(Duration::from_millis(60));
+            hearing.note(at(ms), "a".to_owned(), Look { heard, waits, srtt, flight: None })
         };
         let news = |report, gap: Option<u64>| {
-            Some(News { carrier: "a".to_owned(), report, gap_since: gap.map(at) })
+            let gap_since = gap.map(at);
+            Some(News { carrier: "a".to_owned(), report, gap_since, flight: None })
         };
         assert_eq!(note(0, true, true), news(true, None));
         assert_eq!(note(20, true, true), None, "reported a moment ago");

@@ -19,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 mod accept;
+mod aftermath;
 pub mod congestion;
 mod daemon;
 mod event;

@@ -34,6 +34,8 @@ pub(crate) struct TcpInfo {
     delivery_rate: u64,
     sent_bytes: u64,
     resent_bytes: u64,
+    /// Segments that the peer received twice (DSACK, RFC 2883).
+    duplicate_packets: u32,
 }
 
 impl TcpInfo {
@@ -82,6 +84,7 @@ impl TcpInfo {
             delivery_rate: oct(160)?,
             sent_bytes: oct(200)?,
             resent_bytes: oct(208)?,
+            duplicate_packets: quad(216)?,
         })
     }
 
@@ -108,6 +111,7 @@ impl TcpInfo {
             application_limited: self.application_limited,
             sent_packets: u64::from(self.sent_packets),
             lost_packets: u64::from(self.retransmitted_packets),
+            spurious_packets: u64::from(self.duplicate_packets),
             // Zero-window probes back off as well, but are not timeouts of the path.
             timeouts: if self.retransmits == 0 { 0 } else { u32::from(self.backoff).max(1) },
             acked: Bytes(self.acked_bytes),
@@ -179,19 +183,20 @@ mod tests {
 
     #[test]
     fn answer_is_decoded_by_offset_and_a_short_one_is_rejected() {
-        let mut bytes = [0u8; 216];
+        let mut bytes = [0u8; 220];
         bytes[2] = 3;
         bytes[4] = 3;
         bytes[7] = 1;
         bytes[16..20].copy_from_slice(&1_000u32.to_ne_bytes());
         bytes[24..28].copy_from_slice(&5u32.to_ne_bytes());
         bytes[200..208].copy_from_slice(&4_500u64.to_ne_bytes());
+        bytes[216..220].copy_from_slice(&2u32.to_ne_bytes());
         let sample = |bytes: &[u8]| TcpInfo::decode(bytes).unwrap().sample(Instant::now(), 0);
         assert_eq!(sample(&bytes).in_flight, Bytes(4_500));
-        assert_eq!(sample(&bytes).timeouts, 3);
+        assert_eq!((sample(&bytes).timeouts, sample(&bytes).spurious_packets), (3, 2));
         assert!(sample(&bytes).application_limited);
         assert_eq!(sample(&bytes).delivery_rate, None);
-        assert!(TcpInfo::decode(&bytes[..215]).is_none());
+        assert!(TcpInfo::decode(&bytes[..219]).is_none());
         bytes[2] = 0;
         assert_eq!(sample(&bytes).timeouts, 0, "zero-window probes are not timeouts");
     }

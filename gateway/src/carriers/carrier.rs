@@ -360,6 +360,7 @@ mod tests {
             application_limited: false,
             sent_packets: 1,
             lost_packets: 0,
+            spurious_packets: 0,
             timeouts,
             acked: Bytes::ZERO,
         };

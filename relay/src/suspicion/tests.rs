@@ -268,6 +268,7 @@ impl Sender {
             application_limited: limited,
             sent_packets: self.sent,
             lost_packets: self.lost,
+            spurious_packets: 0,
             timeouts: self.timeouts,
             acked: Bytes(self.acked as u64),
         }

@@ -26,6 +26,7 @@ pub(crate) fn sample(at: Instant, mbps: f64, application_limited: bool) -> LinkS
         application_limited,
         sent_packets: 0,
         lost_packets: 0,
+        spurious_packets: 0,
         timeouts: 0,
         acked: Bytes::ZERO,
     }

@@ -222,6 +222,7 @@ impl Meter {
             application_limited: limited,
             sent_packets: self.sent_packets,
             lost_packets: stats.lost as u64,
+            spurious_packets: stats.spurious_lost as u64,
             timeouts: self.timeouts,
             acked: Bytes(stats.acked_bytes),
         })

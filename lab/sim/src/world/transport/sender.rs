@@ -608,6 +608,7 @@ impl Sender {
             application_limited: self.limited_until.is_some(),
             sent_packets: self.sent_packets,
             lost_packets: self.lost_packets,
+            spurious_packets: 0,
             timeouts: self.timeouts,
             acked: Bytes(self.acked),
         }
