@@ -33,8 +33,7 @@ fn forecasts_are_as_good_as_committed() {
     let mut all = Report::default();
     for route in FIRST..FIRST + ROUTES {
         let trips = campaign(route, &Campaign::default()).unwrap();
-        let settings =
-            EvaluateSettings { learning: vec![], ..Default::default() };
+        let settings = EvaluateSettings { learning: vec![], ..Default::default() };
         all.merge(&evaluate_against(&trips.records, &trips.truths, &settings));
     }
     let mut simulated = Results::default();
