@@ -3,7 +3,8 @@
 //! Rule: our own. A message takes one round trip, the quickest path is known only afterwards, and a
 //! lost message waits for a timeout. Copies of messages cost little. So if a flow has at most
 //! `bytes` unsent, the segment is also copied to every other live path with room that is not a
-//! backup.
+//! backup. A path that `handover_rejection` rejects gets a copy, too: it may deliver it first, and
+//! if it fails, the other path has the message.
 //!
 //! The budget is `rate` bytes a second, with a burst of `burst` bytes, because a slow stream looks
 //! like messages and would otherwise be copied completely.
@@ -40,7 +41,7 @@ impl MessageRedundancy {
 
 impl Schedulerlet for MessageRedundancy {
     fn kind(&self) -> Kind {
-        Kind::SoftSelector
+        Kind::HardSelector
     }
 
     fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
@@ -51,7 +52,8 @@ impl Schedulerlet for MessageRedundancy {
         }
         self.refill(input.now);
         let mut price = segment.unsent.0 as f64;
-        for path in sets.candidates().without(segment.carried).iter() {
+        let others = sets.candidates().or(sets.unavailable());
+        for path in others.without(segment.carried).iter() {
             let view = &input.paths[path];
             let fit = view.available() && !view.backup;
             if fit && price <= self.left && sets.select(path) {
@@ -75,7 +77,7 @@ mod tests {
 
     use super::*;
     use crate::samples::{backup, base, full, path, send, stalled};
-    use crate::{Chain, ChainSpec, PathView, SegmentView};
+    use crate::{Chain, ChainSpec, Forecast, PathView, SegmentView};
 
     fn chain(rule: &str) -> Chain {
         ChainSpec::of(&["min_rtt", rule]).unwrap().build()
@@ -103,6 +105,17 @@ mod tests {
         let again = SegmentView { reinjected: true, ..unsent(100) };
         assert_eq!(fresh(&[a, b], again), [0], "others care for that");
         assert_eq!(fresh(&[full(a), full(b)], unsent(100)), [0; 0]);
+    }
+
+    #[test]
+    fn rejected_path_gets_a_copy() {
+        let rules = ["handover_rejection", "min_rtt", "message_redundancy"];
+        let now = Duration::ZERO;
+        let failing = Forecast { fails_in: now, ends_in: now, uncertainty: now, permille: 300 };
+        let paths = [PathView { forecast: Some(failing), ..path(1, 40) }, path(2, 60)];
+        let on = |bytes| on(&mut ChainSpec::of(&rules).unwrap().build(), &paths, unsent(bytes), 0);
+        assert_eq!(on(100), [1, 0]);
+        assert_eq!(on(2_801), [1], "no message");
     }
 
     #[test]

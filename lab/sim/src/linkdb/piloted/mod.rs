@@ -72,8 +72,7 @@ pub fn judge(
                 truths.extend(passage.truths.into_iter().map(|truth| truth.handover));
                 records.extend(passage.records);
             }
-            let settings = EvaluateSettings { seed, ..settings.clone() };
-            outcome.report.merge(&evaluate_against(&records, &truths, &settings));
+            outcome.report.merge(&evaluate_against(&records, &truths, settings));
         }
     }
     let mut tables = serde_json::Map::new();
