@@ -3,8 +3,8 @@
 //! A network that held the packets delivers them in order. QUIC then declares none lost, and the
 //! peer's TCP receives the retransmissions as duplicates, which it reports (DSACK, RFC 2883). After
 //! a network that dropped the packets, QUIC declares them lost as soon as a later one is
-//! acknowledged, and TCP's retransmissions are no duplicates. Or nothing is acknowledged, and a
-//! fresh connection ends the outage.
+//! acknowledged, and TCP's retransmissions are no duplicates. Or a fresh connection ends the outage
+//! before all is acknowledged, although its own packets queued behind the data in flight.
 
 use std::time::{Duration, Instant};
 
@@ -77,15 +77,15 @@ impl Aftermath {
     pub(crate) fn kept(&self) -> Option<bool> {
         let seen = self.seen?;
         let arrived = seen.arrived();
-        if arrived == 0 {
-            return self.replaced.then_some(false);
-        }
         let lost = seen.since(|sample| sample.lost_packets);
         let missing = lost.saturating_sub(seen.since(|sample| sample.spurious_packets));
-        if missing * LOST_PART > arrived / PACKET {
+        if arrived > 0 && missing * LOST_PART > arrived.min(seen.exposed()) / PACKET {
             return Some(false);
         }
-        seen.is_acknowledged().then_some(true)
+        if arrived > 0 && seen.is_acknowledged() {
+            return Some(true);
+        }
+        self.replaced.then_some(false)
     }
 }
 
@@ -97,6 +97,12 @@ impl Seen {
     /// Bytes acknowledged since the outage began.
     fn arrived(&self) -> u64 {
         self.since(|sample| sample.acked.0)
+    }
+
+    /// Bytes that were in flight at any time of the outage.
+    fn exposed(&self) -> u64 {
+        let Self { flight, ended, .. } = self;
+        (ended.acked + ended.in_flight).0.saturating_sub(flight.before.acked.0)
     }
 
     /// Nothing is in flight any more. Or everything in flight at the beginning is acknowledged, and
@@ -156,8 +162,11 @@ mod tests {
             (900, [0, 2_000], [2_000, 1, 0], false, lost, "the same"),
             (90_000, [0, 95_000], [100_000, 9, 0], false, kept, "few of many lost at random"),
             (90_000, [0, 90_000], [100_000, 40, 1], false, lost, "many of many"),
+            (900, [0, 2_000], [50_000, 2, 1], false, lost, "later data does not count"),
             (900, [0, 2_000], [0, 0, 0], false, None, "no report"),
             (900, [0, 2_000], [0, 0, 0], true, lost, "the connection was replaced"),
+            (900, [0, 2_000], [300, 0, 0], true, lost, "replaced before the rest arrived"),
+            (900, [0, 2_000], [2_000, 0, 0], true, kept, "all arrived before the fresh packets"),
             (900, [900, 2_000], [900, 0, 0], false, None, "acknowledged before the outage"),
             (90_000, [0, 90_000], [50_000, 0, 0], false, None, "half of it is still in flight"),
             (900, [900, 0], [900, 0, 0], false, kept, "nothing else was in flight"),

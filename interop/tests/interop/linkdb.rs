@@ -6,6 +6,7 @@ mod converge;
 mod foresee;
 mod journey;
 mod killed;
+mod outcomes;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
