@@ -37,6 +37,8 @@ struct Seen {
     /// At the end of the outage.
     ended: LinkSample,
     last: LinkSample,
+    /// Packets declared lost by the time at which the data in flight was acknowledged.
+    lost: Option<u64>,
 }
 
 impl Aftermath {
@@ -48,7 +50,7 @@ impl Aftermath {
         replaced: bool,
         seen: Option<(Flight, LinkSample)>,
     ) -> Self {
-        let seen = seen.map(|(flight, ended)| Seen { flight, ended, last: ended });
+        let seen = seen.map(|(flight, ended)| Seen { flight, ended, last: ended, lost: None });
         Self { at, carrier, replaced, seen }
     }
 
@@ -61,6 +63,10 @@ impl Aftermath {
     pub(crate) fn on_sample(&mut self, sample: &LinkSample) {
         if let Some(seen) = &mut self.seen {
             seen.last = *sample;
+            if seen.arrived() >= seen.exposed() {
+                // What is lost later was sent later.
+                seen.lost.get_or_insert(sample.lost_packets);
+            }
         }
     }
 
@@ -77,7 +83,8 @@ impl Aftermath {
     pub(crate) fn kept(&self) -> Option<bool> {
         let seen = self.seen?;
         let arrived = seen.arrived();
-        let lost = seen.since(|sample| sample.lost_packets);
+        let lost = seen.lost.unwrap_or(seen.last.lost_packets);
+        let lost = lost.saturating_sub(seen.flight.before.lost_packets);
         let missing = lost.saturating_sub(seen.since(|sample| sample.spurious_packets));
         if arrived > 0 && missing * LOST_PART > arrived.min(seen.exposed()) / PACKET {
             return Some(false);
@@ -178,6 +185,17 @@ mod tests {
             assert_eq!(over.kept(), expected, "{why}");
         }
         assert_eq!(Aftermath::new(at, "a".to_owned(), false, None).kept(), None, "no tunnel");
+    }
+
+    #[test]
+    fn losses_after_the_data_in_flight_was_acknowledged_do_not_count() {
+        let at = Instant::now();
+        let flight = Flight { tunnel: TunnelKey(1), before: sample(at, 0, 900, 0, 0) };
+        let ended = sample(at, 0, 2_000, 0, 0);
+        let mut over = Aftermath::new(at, "a".to_owned(), false, Some((flight, ended)));
+        over.on_sample(&sample(at, 2_000, 50_000, 0, 0));
+        over.on_sample(&sample(at, 400_000, 50_000, 3, 0));
+        assert_eq!(over.kept(), Some(true));
     }
 
     #[test]

@@ -223,7 +223,7 @@ pub const BACKGROUND_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Interval of pings on a path that carried control frames since the last one.
 pub const PING_ACTIVE: Duration = Duration::from_secs(1);
 
-/// Interval of pings on a path with a forecast failure: it is kept empty, and the pings show
+/// Interval of pings on a path with a forecast failure: it carries little, and the pings show
 /// whether it fails.
 pub const PING_FORECAST: Duration = Duration::from_millis(200);
 

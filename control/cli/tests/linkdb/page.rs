@@ -123,7 +123,16 @@ fn page(made: &Made, rows: &[String], name: &str) -> PathBuf {
     for outside in ["http:", "https:", "src=", "href=", "url(", "@import", "fetch(", "import("] {
         assert!(!head.contains(outside) && !tail.contains(outside), "the page has {outside}");
     }
-    assert!(head.contains("content=\"default-src 'none';\n  style-src 'sha256-"), "no policy");
+    let (_, policy) = head.split_once("content=\"").expect("a policy");
+    let (policy, _) = policy.split_once('"').expect("its end");
+    let rules: Vec<&str> = policy.split(';').map(str::trim).filter(|it| !it.is_empty()).collect();
+    assert_eq!(rules[0], "default-src 'none'");
+    let hashed = |rule: &&str| {
+        let (kind, allowed) = rule.split_once(' ').expect("a rule");
+        matches!(kind, "style-src" | "script-src") && allowed.starts_with("'sha256-")
+            || matches!((kind, allowed), ("base-uri" | "form-action", "'none'"))
+    };
+    assert!(rules.len() >= 3 && rules[1..].iter().all(hashed), "{policy}");
     made.dir().join(name)
 }
 

@@ -179,7 +179,8 @@ impl Schedulerlet for HandoverRejection {
                 }
             };
         match *note {
-            Note::Sent { path, .. } => {
+            // A copy is no probe: its acknowledgement does not tell which path delivered it.
+            Note::Sent { path, copy: false, .. } => {
                 passed(&mut self.paths, path, |passage, now| passage.probed_at = Some(now));
             }
             Note::Acked { path, sure: true, .. } => {
@@ -189,7 +190,7 @@ impl Schedulerlet for HandoverRejection {
                 })
             }
             Note::Gone { path } => self.paths.forget(path),
-            Note::Acked { .. } | Note::Reinjected { .. } => {}
+            Note::Sent { .. } | Note::Acked { .. } | Note::Reinjected { .. } => {}
         }
     }
 }

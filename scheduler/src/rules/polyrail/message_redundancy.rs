@@ -3,8 +3,8 @@
 //! Rule: our own. A message takes one round trip, the quickest path is known only afterwards, and a
 //! lost message waits for a timeout. Copies of messages cost little. So if a flow has at most
 //! `bytes` unsent, the segment is also copied to every other live path with room that is not a
-//! backup. A path that `handover_rejection` rejects gets a copy, too: it may deliver it first, and
-//! if it fails, the other path has the message.
+//! backup. A path with a forecast that `handover_rejection` rejects gets a copy, too: it may deliver
+//! it first, and if it fails, the other path has the message.
 //!
 //! The budget is `rate` bytes a second, with a burst of `burst` bytes, because a slow stream looks
 //! like messages and would otherwise be copied completely.
@@ -52,7 +52,8 @@ impl Schedulerlet for MessageRedundancy {
         }
         self.refill(input.now);
         let mut price = segment.unsent.0 as f64;
-        let others = sets.candidates().or(sets.unavailable());
+        let foreseen = sets.unavailable().filter(|path| input.paths[path].forecast.is_some());
+        let others = sets.candidates().or(foreseen);
         for path in others.without(segment.carried).iter() {
             let view = &input.paths[path];
             let fit = view.available() && !view.backup;
@@ -109,11 +110,14 @@ mod tests {
 
     #[test]
     fn rejected_path_gets_a_copy() {
-        let rules = ["handover_rejection", "min_rtt", "message_redundancy"];
+        let rules = ["handover_rejection(hazard=true)", "earliest_delivery", "message_redundancy"];
         let now = Duration::ZERO;
-        let failing = Forecast { fails_in: now, ends_in: now, uncertainty: now, permille: 300 };
+        let failing = Forecast { fails_in: now, ends_in: now, uncertainty: now, permille: 900 };
         let paths = [PathView { forecast: Some(failing), ..path(1, 40) }, path(2, 60)];
-        let on = |bytes| on(&mut ChainSpec::of(&rules).unwrap().build(), &paths, unsent(bytes), 0);
+        let on = |bytes| {
+            let segment = SegmentView { recovery: Duration::from_secs(1), ..unsent(bytes) };
+            on(&mut ChainSpec::of(&rules).unwrap().build(), &paths, segment, 0)
+        };
         assert_eq!(on(100), [1, 0]);
         assert_eq!(on(2_801), [1], "no message");
     }

@@ -274,7 +274,7 @@ fn line(picture: &Picture, track: Option<&Track>) -> Vec<(i64, i32, i32)> {
 const TEMPLATE: &str = include_str!("plot.html");
 const PLACEHOLDER: &str = "{{data}}";
 /// The most items of a page, over all carriers: a line of 1,300 km with four carriers stays below,
-/// and a full page is smaller than 3 MB.
+/// and a full page is smaller than 4 MB.
 const CARRIERS_MAX: usize = 16;
 const CELLS_MAX: usize = 10_000;
 const MARKS_MAX: usize = 20_000;

@@ -69,7 +69,8 @@ struct Place {
 
 pub(super) fn study(options: &Options, report: &mut Report) -> Result<()> {
     let count = options.trips.unwrap_or(TRIPS);
-    let seconds = options.seconds.unwrap_or(SECONDS);
+    // The queues of the first half drain in the second one.
+    let seconds = 2 * options.seconds.unwrap_or(SECONDS);
     let course = |seed| Course { speed_kmh: 300, failures: super::FAILURES, seed, seconds };
     let line = |seed| Line::draw(course(seed), options.smoke);
     let lines = (options.from..).take(count as usize).map(line).collect::<Result<Vec<_>>>()?;
@@ -223,6 +224,8 @@ struct Queues {
 /// One path's queue.
 struct Queue {
     fluid: Fluid,
+    /// The end of the trip, in seconds.
+    end: f64,
     /// When the last packet has left, in seconds.
     free_at: f64,
     /// When each packet that has not left will leave, and its bytes.
@@ -308,7 +311,7 @@ impl Queues {
         let (mut now, mut sampled, mut offset) = (1.0, 0.0, 0);
         // Each packet: when it arrived, reached the far end, and its bytes.
         let mut packets: Vec<(f64, f64, u64)> = Vec::new();
-        let end = length.as_secs_f64() - 5.0;
+        let end = length.as_secs_f64() / 2.0;
         while now < end {
             queues.iter_mut().for_each(|queue| queue.advance(now));
             if now - sampled >= SAMPLE {
@@ -318,7 +321,7 @@ impl Queues {
             let bytes = if packets.len() % 2 == 0 { LARGE } else { SMALL };
             let view = |(number, queue): (usize, &Queue)| PathView {
                 look_ahead: look_ahead(line.map(map), number, now),
-                ..queue.view(number, now)
+                ..queue.view(number, line.present[number][1][now as usize].delay)
             };
             let paths: Vec<PathView> = queues.iter().enumerate().map(view).collect();
             let at = base + Duration::from_secs_f64(now);
@@ -358,7 +361,8 @@ impl Queue {
     fn new(carrier: &CarrierTrip, length: Duration) -> Self {
         let fluid = Fluid::of([&carrier.links[1]].into_iter(), length);
         let (queued, outstanding) = Default::default();
-        Self { fluid, free_at: 0.0, queued, outstanding, rate: 0.0 }
+        let end = length.as_secs_f64();
+        Self { fluid, end, free_at: 0.0, queued, outstanding, rate: 0.0 }
     }
 
     fn advance(&mut self, now: f64) {
@@ -369,8 +373,9 @@ impl Queue {
 
     /// Queues a packet; returns when it reaches the far end.
     fn push(&mut self, now: f64, bytes: u64) -> f64 {
-        self.free_at = self.fluid.served(self.free_at.max(now), bytes);
-        let there = self.fluid.arrival(self.free_at);
+        // What is not there by the end of the trip counts as if it came then.
+        self.free_at = self.fluid.served(self.free_at.max(now), bytes).min(self.end);
+        let there = self.fluid.arrival(self.free_at).min(self.end);
         self.queued.push(self.free_at, bytes);
         self.outstanding.push(2.0 * there - self.free_at, bytes);
         there
@@ -381,8 +386,7 @@ impl Queue {
         (self.free_at - now).max(0.0)
     }
 
-    fn view(&self, number: usize, now: f64) -> PathView {
-        let delay = Duration::from_secs_f64((self.fluid.arrival(now) - now).min(1.0));
+    fn view(&self, number: usize, delay: Duration) -> PathView {
         let rate = Some(Bitrate::from_mbps(self.rate.max(RATE_LEAST) * 1e-6));
         PathView {
             id: PathId(number as u64),
@@ -529,6 +533,6 @@ const STEPS: usize = 4;
 const MEGABYTE: u64 = 1_000_000;
 const WITHIN: Duration = Duration::from_secs(3);
 /// A download is given up after this time.
-const PATIENCE: Duration = Duration::from_millis(3_500);
+const PATIENCE: Duration = Duration::from_secs(8);
 const PAUSE: Duration = Duration::from_millis(500);
 const GAIN: Goal = Goal::AtLeast(1.1);
