@@ -64,7 +64,7 @@ impl Aftermath {
         if let Some(seen) = &mut self.seen {
             seen.last = *sample;
             if seen.arrived() >= seen.exposed() {
-                // What is lost later was sent later.
+                // Packets lost later were sent later.
                 seen.lost.get_or_insert(sample.lost_packets);
             }
         }

@@ -122,11 +122,19 @@ impl Forecast {
         self.fails_in < srtt.saturating_add(self.uncertainty)
     }
 
-    /// The probability that the path fails within this time: from the place of the forecast on,
-    /// less the position error, any moment may be that of the handover.
+    /// How far to expect that the path fails within this time: the odds of the failure, times the
+    /// share of the stretch in which the handover begins that the train reaches until then; at
+    /// most the probability. So a carrier that is nearly certain to fail is left at the beginning
+    /// of the stretch, and one that probably does not is kept until a failure is near.
     pub fn fails_within(&self, time: Duration) -> f64 {
         let first = self.fails_in.saturating_sub(self.uncertainty);
-        if time > first { f64::from(self.permille.min(1_000)) / 1_000.0 } else { 0.0 }
+        let Some(within) = time.checked_sub(first).filter(|within| !within.is_zero()) else {
+            return 0.0;
+        };
+        let all = f64::from(self.permille.min(1_000)) / 1_000.0;
+        let last = self.ends_in.max(self.fails_in).saturating_add(self.uncertainty);
+        let part = within.as_secs_f64() / last.saturating_sub(first).max(within).as_secs_f64();
+        all.min(all / (1.0 - all) * part)
     }
 }
 

@@ -373,7 +373,7 @@ impl Queue {
 
     /// Queues a packet; returns when it reaches the far end.
     fn push(&mut self, now: f64, bytes: u64) -> f64 {
-        // What is not there by the end of the trip counts as if it came then.
+        // Packets that are not there by the end of the trip count as if they came then.
         self.free_at = self.fluid.served(self.free_at.max(now), bytes).min(self.end);
         let there = self.fluid.arrival(self.free_at).min(self.end);
         self.queued.push(self.free_at, bytes);
