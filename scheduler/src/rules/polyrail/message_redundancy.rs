@@ -3,8 +3,8 @@
 //! Rule: our own. A message takes one round trip, the quickest path is known only afterwards, and a
 //! lost message waits for a timeout. Copies of messages cost little. So if a flow has at most
 //! `bytes` unsent, the segment is also copied to every other live path with room that is not a
-//! backup. A path with a forecast that `handover_rejection` rejects gets a copy, too: it may deliver
-//! it first, and if it fails, the other path has the message.
+//! backup. A path with a forecast that `handover_rejection` rejects gets a copy, too: it may be the
+//! first, and if it fails, the other path has the message.
 //!
 //! The budget is `rate` bytes a second, with a burst of `burst` bytes, because a slow stream looks
 //! like messages and would otherwise be copied completely.
