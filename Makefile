@@ -17,7 +17,7 @@ export PROFILE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build release test check quick fmt shell clippy doc deny tidy fuzz-smoke
-.PHONY: attack fuzz previous
+.PHONY: attack fuzz previous check-release
 .PHONY: random-million demo matrix bench bench-tunnel bench-linkdb bench-rail bench-rail-smoke smoke
 .PHONY: sim sim-calibrate sim-validate sim-rail studies linkdb-eval
 
@@ -38,6 +38,12 @@ release: ## the programs to install
 	$(CARGO) build --locked --release -p polyrail-gateway
 	$(CARGO) build --locked --release -p polyrail-cloud
 	$(CARGO) build --locked --release -p polyrail-cli
+
+# Features that only development dependencies choose are missing there.
+check-release: ## do the programs to install compile by themselves?
+	$(CARGO) check --locked --profile $(PROFILE) -p polyrail-gateway
+	$(CARGO) check --locked --profile $(PROFILE) -p polyrail-cloud
+	$(CARGO) check --locked --profile $(PROFILE) -p polyrail-cli
 
 previous: build ## the daemons of the previous commit, for rows of version skew; PREVIOUS=REVISION
 	@scripts/previous.sh
