@@ -12,8 +12,8 @@
 //!
 //! With `hazard = true` the rule is our own. An idle path costs its capacity, while a failure costs
 //! the time until the segment is sent again over another path, which the session measures
-//! (`recovery`). With the probability `p` that the path fails before the segment is acknowledged
-//! ([`fails_within`](crate::Forecast::fails_within)), the segment arrives after `(1 - p) at + p (recovery + by)`, where `at` is the delivery over this
+//! (`recovery`). With the probability `p` that the path fails before the segment is acknowledged,
+//! the segment arrives after `(1 - p) at + p (recovery + by)`, where `at` is the delivery over this
 //! path and `by` over the other one. The path is rejected for the segment exactly while that is
 //! later than `by` and the other path's own risk. A path that is full delivers it after one more
 //! window of the flow's data. So an unlikely failure rejects only where another path is as good,
