@@ -4,7 +4,7 @@
 //! peer's TCP receives the retransmissions as duplicates, which it reports (DSACK, RFC 2883). After
 //! a network that dropped the packets, QUIC declares them lost as soon as a later one is
 //! acknowledged, and TCP's retransmissions are no duplicates. Or a fresh connection ends the outage
-//! before all is acknowledged, although its own packets queued behind the data in flight.
+//! although its own packets queued behind the data in flight.
 
 use std::time::{Duration, Instant};
 
@@ -82,17 +82,15 @@ impl Aftermath {
     /// Whether the data in flight arrived; `None` if unknown.
     pub(crate) fn kept(&self) -> Option<bool> {
         let seen = self.seen?;
-        let arrived = seen.arrived();
+        // Held packets would have arrived before those of the fresh connection.
+        let overtaken = self.replaced && seen.ended.acked <= seen.flight.before.acked;
+        if overtaken || !seen.is_acknowledged() {
+            return self.replaced.then_some(false);
+        }
         let lost = seen.lost.unwrap_or(seen.last.lost_packets);
         let lost = lost.saturating_sub(seen.flight.before.lost_packets);
         let missing = lost.saturating_sub(seen.since(|sample| sample.spurious_packets));
-        if arrived > 0 && missing * LOST_PART > arrived.min(seen.exposed()) / PACKET {
-            return Some(false);
-        }
-        if arrived > 0 && seen.is_acknowledged() {
-            return Some(true);
-        }
-        self.replaced.then_some(false)
+        Some(missing * LOST_PART <= seen.arrived().min(seen.exposed()) / PACKET)
     }
 }
 
@@ -116,7 +114,8 @@ impl Seen {
     /// something of the data in flight at the end.
     fn is_acknowledged(&self) -> bool {
         let all = self.arrived() >= self.flight.before.in_flight.0;
-        self.last.in_flight.0 == 0 || (all && self.last.acked > self.ended.acked)
+        let later = self.ended.in_flight.0 == 0 || self.last.acked > self.ended.acked;
+        self.arrived() > 0 && (self.last.in_flight.0 == 0 || (all && later))
     }
 }
 
@@ -170,10 +169,13 @@ mod tests {
             (90_000, [0, 95_000], [100_000, 9, 0], false, kept, "few of many lost at random"),
             (90_000, [0, 90_000], [100_000, 40, 1], false, lost, "many of many"),
             (900, [0, 2_000], [50_000, 2, 1], false, lost, "later data does not count"),
+            (900, [900, 0], [900, 1, 1], true, kept, "acknowledged before the end"),
+            (900, [0, 2_000], [300, 1, 0], false, None, "its duplicate may not be reported yet"),
             (900, [0, 2_000], [0, 0, 0], false, None, "no report"),
             (900, [0, 2_000], [0, 0, 0], true, lost, "the connection was replaced"),
             (900, [0, 2_000], [300, 0, 0], true, lost, "replaced before the rest arrived"),
-            (900, [0, 2_000], [2_000, 0, 0], true, kept, "all arrived before the fresh packets"),
+            (900, [900, 1_000], [1_900, 0, 0], true, kept, "arrived before the fresh packets"),
+            (900, [0, 2_000], [2_000, 2, 5], true, lost, "arrived after the fresh packets"),
             (900, [900, 2_000], [900, 0, 0], false, None, "acknowledged before the outage"),
             (90_000, [0, 90_000], [50_000, 0, 0], false, None, "half of it is still in flight"),
             (900, [900, 0], [900, 0, 0], false, kept, "nothing else was in flight"),

@@ -246,6 +246,7 @@ fn background_messages_are_paced_only_next_to_flows() {
             application_limited: true,
             sent_packets: 10,
             lost_packets: 0,
+            spurious_packets: 0,
             timeouts: 0,
             acked: Bytes(1_000),
         };
