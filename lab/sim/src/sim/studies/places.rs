@@ -257,6 +257,9 @@ impl Backlog {
     }
 }
 
+/// The name of a figure, its heading, and the figure.
+type Column = (&'static str, &'static str, fn(&Queues) -> f64);
+
 fn queues(lines: &[Line], threads: usize, report: &mut Report) -> Result<()> {
     let arms = [
         ("network_adaptive", Map::Past),
@@ -273,7 +276,7 @@ fn queues(lines: &[Line], threads: usize, report: &mut Report) -> Result<()> {
     let played = played.into_iter().collect::<Result<Vec<_>>>()?;
     let rows = arms.map(|(chain, map)| format!("{chain}, {}", map.name())).to_vec();
     let mut table = Table::new("Queues without a bound".to_owned(), rows);
-    let figures: [(&str, &str, fn(&Queues) -> f64); 6] = [
+    let figures: [Column; 6] = [
         ("difference_mean_s", "difference of queueing times, s", |q| mean(&q.differences)),
         ("difference_p95_s", "95th percentile", |q| quantile(&q.differences, 0.95)),
         ("growth", "last quarter over first", |q| {
@@ -318,7 +321,7 @@ impl Queues {
                 sampled = now;
                 found.sample(now, &queues);
             }
-            let bytes = if packets.len() % 2 == 0 { LARGE } else { SMALL };
+            let bytes = if packets.len().is_multiple_of(2) { LARGE } else { SMALL };
             let view = |(number, queue): (usize, &Queue)| PathView {
                 look_ahead: look_ahead(line.map(map), number, now),
                 ..queue.view(number, line.present[number][1][now as usize].delay)
