@@ -219,6 +219,33 @@ mod tests {
     }
 
     #[test]
+    fn failure_is_expected_by_its_odds_over_the_stretch() {
+        // The stretch is from 900 to 2,900 ms.
+        let within = |time, permille| {
+            let (fails_in, ends_in, uncertainty) = (ms(1_000), ms(2_800), ms(100));
+            Forecast { fails_in, ends_in, uncertainty, permille }.fails_within(ms(time))
+        };
+        for (time, permille, wanted) in [
+            (900, 1_000, 0.0),
+            (901, 1_000, 1.0),
+            (1_100, 500, 0.1),
+            (1_100, 800, 0.4),
+            (1_100, 950, 0.95),
+            (1_100, 200, 0.025),
+            (1_100, 0, 0.0),
+            (2_900, 200, 0.2),
+            (60_000, 200, 0.2),
+        ] {
+            let found = within(time, permille);
+            assert!((found - wanted).abs() < 1e-9, "{time} ms, {permille}: {found}");
+        }
+        let now = Duration::ZERO;
+        let unknown =
+            Forecast { fails_in: now, ends_in: now, uncertainty: Duration::MAX, permille: 1_000 };
+        assert_eq!(unknown.fails_within(ms(1)), 1.0, "at a standstill");
+    }
+
+    #[test]
     fn run_takes_five_milliseconds_within_its_bounds() {
         let with = |rate| PathView { rate, ..path(1, 40) }.run_max();
         assert_eq!(with(None), 4 * SEGMENT);

@@ -100,6 +100,9 @@ fn hazard_rejects_a_path_exactly_while_another_one_is_expected_to_deliver_earlie
             [true; 2],
         ),
         ("above it", [risky(a, 0, 57), steady(b)], bulk, [false, true]),
+        // Odds of 0.56 and 0.57.
+        ("a tenth of the stretch: below", [risky(a, 1_000, 359), steady(b)], bulk, [true; 2]),
+        ("the same, above", [risky(a, 1_000, 364), steady(b)], bulk, [false, true]),
         ("acknowledged before the place", [later(a, 100), steady(b)], bulk, [true; 2]),
         ("acknowledged after it", [later(a, 99), steady(b)], bulk, [false, true]),
         (
