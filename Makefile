@@ -51,7 +51,7 @@ previous: build ## the daemons of the previous commit, for rows of version skew;
 test: setup build previous ## run all tests (as root: those in network namespaces too)
 	@scripts/test.sh --workspace
 
-check: fmt shell deny clippy check-release doc test ## all that CI gates, except the benchmarks' smoke run
+check: fmt shell deny clippy check-release doc test ## all that CI gates, except the smoke run
 
 fmt: ## is the code formatted?
 	$(CARGO) fmt --all --check
