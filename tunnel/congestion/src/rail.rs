@@ -31,6 +31,8 @@ pub struct Rail {
     srtt: Option<Duration>,
     round: Round,
     drain: Drain,
+    /// The highest rate since the last drain, in bytes per second.
+    rate_highest: f64,
     /// Since when the queue has been longer than a full window makes it.
     high_since: Option<Instant>,
     /// Whether the last round was lossy.
@@ -84,6 +86,8 @@ struct Ceiling {
     /// In bytes per second.
     rate: f64,
     until: Instant,
+    /// The smoothed round-trip time then: half of it is that of another path.
+    srtt: Duration,
 }
 
 /// A drain of the own queue.
@@ -91,8 +95,8 @@ struct Ceiling {
 enum Drain {
     /// The next one begins then, unless a smaller round-trip time is seen before.
     Due(Instant),
-    /// It ends then at the latest.
-    Until(Instant),
+    /// It began then.
+    Since(Instant),
 }
 
 impl Rail {
@@ -108,6 +112,7 @@ impl Rail {
             srtt: None,
             round: Round::default(),
             drain: Drain::Due(now + DRAIN_EVERY),
+            rate_highest: 0.0,
             high_since: None,
             was_lossy: false,
             ceiling: None,
@@ -233,13 +238,16 @@ impl Rail {
         let is_steady = self.srtt.is_some_and(|srtt| time <= srtt * 2) && !time.is_zero();
         let is_lossy = lost > LOSS_LEAST && lost as f64 > LOSS_MAX * (acked + lost) as f64;
         let was_lossy = std::mem::replace(&mut self.was_lossy, is_steady && is_lossy);
-        self.ceiling = self.ceiling.filter(|ceiling| ack.now < ceiling.until);
+        let srtt = self.srtt.unwrap_or(RTT_UNKNOWN);
+        let holds = |ceiling: &Ceiling| ack.now < ceiling.until && srtt * 2 > ceiling.srtt;
+        self.ceiling = self.ceiling.filter(holds);
         if was_lossy && self.was_lossy {
-            let srtt = self.srtt.unwrap_or(RTT_UNKNOWN);
-            let least = self.rate().unwrap_or(0.0) / 10.0;
+            // A drain may have held the round back.
+            let least = self.rate().unwrap_or(0.0) / 2.0;
             self.ceiling = Some(Ceiling {
                 rate: (acked as f64 / time.as_secs_f64()).max(least),
                 until: ack.now + (srtt * CEILING_ROUNDS).min(CEILING_MAX),
+                srtt,
             });
         }
         self.round = Round {
@@ -253,10 +261,15 @@ impl Rail {
     /// Begins and ends drains, and forgets a delay that does not apply any more.
     fn look_at_queue(&mut self, ack: &Acked) {
         let (Some(queue), Some(srtt)) = (self.queue(), self.srtt) else { return };
+        let rate = self.rate().unwrap_or(0.0);
+        // A rate that falls while the queue stays is that of a longer path.
+        let is_suspect = queue > self.target() && rate * 4.0 < self.rate_highest * 3.0;
+        self.rate_highest = if self.drains() { rate } else { self.rate_highest.max(rate) };
         self.drain = match self.drain {
-            Drain::Due(at) if ack.now >= at => Drain::Until(ack.now + srtt * 2),
-            Drain::Until(_) if queue * 4 <= self.target() => Drain::Due(ack.now + DRAIN_EVERY),
-            Drain::Until(end) if ack.now >= end => {
+            Drain::Due(at) if ack.now >= at || is_suspect => Drain::Since(ack.now),
+            Drain::Since(_) if queue * 4 <= self.target() => Drain::Due(ack.now + DRAIN_EVERY),
+            // By the present round-trip time: that at its begin may hold a queue that has left.
+            Drain::Since(began) if ack.now.saturating_duration_since(began) >= srtt * 2 => {
                 // The queue is not the own one.
                 if queue * 2 > self.target() {
                     self.forget_delay();
@@ -325,7 +338,7 @@ impl Rail {
     }
 
     fn drains(&self) -> bool {
-        matches!(self.drain, Drain::Until(_))
+        matches!(self.drain, Drain::Since(_))
     }
 
     /// How far to exceed the present rate: two at an empty queue, one from half of the target on.
@@ -363,7 +376,7 @@ const TARGET_MIN: Duration = Duration::from_millis(30);
 const RATE_PERIOD: Duration = Duration::from_millis(250);
 /// The period of the least round-trip time. It is longer than the time between drains.
 const RTT_PERIOD: Duration = Duration::from_secs(10);
-const DRAIN_EVERY: Duration = Duration::from_millis(1_250);
+const DRAIN_EVERY: Duration = Duration::from_millis(800);
 /// Loss below this share of two rounds in a row is not a sign of congestion: half of the loss that
 /// TCP's bbr tolerates.
 const LOSS_MAX: f64 = 0.1;
