@@ -23,6 +23,11 @@ impl Descriptors {
         Self { total, margin: (total / MARGIN_PART).min(HANDSHAKES_MAX) }
     }
 
+    /// The bindings of datagrams whose descriptors fit: a quarter, two for each.
+    pub(crate) fn for_datagrams(&self) -> usize {
+        self.total / 8
+    }
+
     /// The descriptors that dials may occupy, with this number of tunnels over TCP and of users'
     /// sockets.
     pub(crate) fn for_dials(&self, tunnels: usize, sockets: usize) -> usize {

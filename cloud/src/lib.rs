@@ -8,6 +8,7 @@ pub mod resolve;
 pub mod shell;
 
 mod congestion;
+mod datagrams;
 mod descriptors;
 #[cfg(test)]
 #[path = "../../tunnel/tests/common/fake.rs"]

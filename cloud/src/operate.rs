@@ -100,6 +100,7 @@ impl Operate for Cloud {
                         .to_owned(),
                 );
             }
+            self.datagrams.set_access(access_list(&config));
             self.dialer.set_rules(dial_settings(&config, families), access_list(&config));
         }
         self.daemon.reload_session(now, relay, &config.common);

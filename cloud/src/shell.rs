@@ -34,6 +34,7 @@ use polyrail_tunnel::CloseReason;
 
 use crate::access::AccessList;
 use crate::congestion::Congestion;
+use crate::datagrams::Datagrams;
 use crate::descriptors::Descriptors;
 use crate::dial::{
     DIAL_DESCRIPTORS, DIALS_MAX, DialError, DialSettings, Dialer, Failures, PARALLEL_MAX,
@@ -92,8 +93,8 @@ pub fn run(config: CloudConfig, start: StartOptions) -> anyhow::Result<()> {
         supervisor: Supervisor::from_environment(),
         signals,
     };
-    let mut cloud = Cloud::new(daemon, waker, poll.registry())?;
-    cloud.descriptors = Descriptors::within(descriptors);
+    let within = Descriptors::within(descriptors);
+    let mut cloud = Cloud::new(now, daemon, within, waker, poll.registry())?;
     tracing::info!(
         %name,
         ?listen,
@@ -125,6 +126,7 @@ pub(crate) struct Cloud {
     pub(crate) daemon: Daemon<CloudTables>,
     pub(crate) listeners: Listeners,
     pub(crate) dialer: Dialer<FlowKey>,
+    pub(crate) datagrams: Datagrams,
     pub(crate) congestion: Congestion,
     pub(crate) paths: Paths,
     /// Tunnels closed because of a bad certificate since the start.
@@ -144,7 +146,9 @@ pub(crate) struct Cloud {
 
 impl Cloud {
     fn new(
+        now: Instant,
         daemon: Daemon<CloudTables>,
+        descriptors: Descriptors,
         waker: Arc<mio::Waker>,
         registry: &Registry,
     ) -> anyhow::Result<Self> {
@@ -157,11 +161,15 @@ impl Cloud {
         let resolver = Resolver::start(waker).context("cannot start the resolver's thread")?;
         let dialing = dial_settings(config, daemon.settings.families);
         let access = access_list(config);
+        let bounds = (daemon.settings.user_flows_max, descriptors.for_datagrams());
+        let registered = registry.try_clone()?;
+        let datagrams = Datagrams::new(now, registered, DATAGRAMS, access.clone(), bounds);
         let dialer = Dialer::new(dialing, access, resolver, registry.try_clone()?, DIALS);
         Ok(Self {
             daemon,
             listeners,
             dialer,
+            datagrams,
             congestion,
             paths: Paths::default(),
             refused: 0,
@@ -172,7 +180,7 @@ impl Cloud {
             refusals: Refusals::default(),
             refused_lines: Lines::default(),
             full: LogLimiter::default(),
-            descriptors: Descriptors::within(u64::MAX),
+            descriptors,
         })
     }
 
@@ -237,10 +245,12 @@ impl Cloud {
             }
             // Closed before its dial finished.
             Event::Reset { flow, .. } | Event::Closed { flow } => self.dialer.cancel(now, flow),
+            Event::Datagram { session, datagram } => self.datagrams.send(now, session, &datagram),
             Event::SessionUp { session, peer, .. } => self.on_session_up(now, session, peer),
             Event::SessionEnded { session, reason } => {
                 let gateway = self.gateways.remove(&session);
                 self.refusals.forget(session);
+                self.datagrams.forget(session);
                 if let Some(suppressed) = self.lines.permit(now, gateway.as_ref()) {
                     let name = gateway.as_ref().map(Identity::as_str).unwrap_or_default();
                     tracing::info!(gateway = name, %reason, suppressed, "session ended");
@@ -286,7 +296,8 @@ impl Cloud {
     fn limit_dials(&mut self, now: Instant, relay: &Relay) -> bool {
         // QUIC tunnels share the listener's descriptor.
         let tunnels = relay.tunnels_of(TunnelMode::Tls);
-        let sockets = relay.leg_count() + relay.pending_reset_count();
+        let datagrams = self.datagrams.descriptors();
+        let sockets = relay.leg_count() + relay.pending_reset_count() + datagrams;
         let max = self.descriptors.for_dials(tunnels, sockets);
         self.dialer.set_descriptors_max(now, max);
         let full = self.dialer.descriptors() + DIAL_DESCRIPTORS > max;
@@ -394,6 +405,7 @@ impl Shell for Cloud {
                     let _ = linkdb.on_wake(now, relay);
                 }
             }
+            token if token.0 >= DATAGRAMS => self.datagrams.on_ready(token),
             token if DIALS.contains(&token.0) => self.dialer.on_ready(now, token),
             _ => {
                 self.listeners.on_event(now, event);
@@ -438,6 +450,7 @@ impl Shell for Cloud {
     }
 
     fn on_turn(&mut self, now: Instant, relay: &mut Relay) {
+        self.datagrams.on_turn(now, relay);
         self.listeners.on_turn(now, relay, &self.congestion, self.daemon.shutdown.takes_new());
         if self.dialer.next_timeout().is_some_and(|at| at <= now) {
             self.dialer.on_timeout(now);
@@ -458,7 +471,8 @@ impl Shell for Cloud {
 
     fn next_timeout(&self, now: Instant, _relay: &Relay) -> Option<Instant> {
         let accepts = self.listeners.next_timeout(now, self.daemon.shutdown.takes_new());
-        let others = [self.dialer.next_timeout(), self.daemon.next_timeout(), accepts];
+        let others =
+            [self.dialer.next_timeout(), self.datagrams.next_timeout(now), self.daemon.next_timeout(), accepts];
         others.into_iter().flatten().min()
     }
 
@@ -470,4 +484,6 @@ impl Shell for Cloud {
 const SIGNALS: Token = Token(0);
 /// Shared by the resolver, the control thread and LinkDB.
 const WAKER: Token = Token(1);
+/// Each binding has two.
+const DATAGRAMS: usize = 1 << 24;
 const DIALS: Range<usize> = 1024..1024 + PARALLEL_MAX * DIALS_MAX;

@@ -19,9 +19,9 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use polyrail_config::GatewayConfig;
-use polyrail_model::Families;
+use polyrail_session::wire::Offer;
 
-use crate::intercept::{InterceptError, Interception, Other, Plan};
+use crate::intercept::{InterceptError, Interception, Plan};
 
 /// How often the program that holds the rules is checked.
 pub const WATCH_EVERY: Duration = Duration::from_secs(1);
@@ -58,9 +58,9 @@ impl Diversion {
         Ok(Self { worker: Some((sender, worker)) })
     }
 
-    /// The cloud reported the address families that it reaches; the others are rejected soon.
-    pub fn set_families(&self, reachable: Families) {
-        self.send(Message::Families(reachable));
+    /// The cloud reported what it reaches and carries; all else is rejected soon.
+    pub fn set_offer(&self, offer: Offer) {
+        self.send(Message::Offer(offer));
     }
 
     /// A carrier came up after it was down: its interface may have lost its routes and ours. They
@@ -90,8 +90,8 @@ impl Drop for Diversion {
 /// A message to the worker, which ends when the sender is dropped.
 #[derive(Clone, Copy, Debug)]
 enum Message {
-    /// The cloud reaches these address families.
-    Families(Families),
+    /// What the cloud reaches and carries.
+    Offer(Offer),
     /// A carrier came up after it was down.
     CarrierUp,
 }
@@ -100,8 +100,8 @@ enum Message {
 struct Keeper {
     plan: Plan,
     held: Option<Interception>,
-    /// The families that the cloud reaches, once reported.
-    reachable: Option<Families>,
+    /// What the cloud reaches and carries, once reported.
+    offer: Option<Offer>,
     /// The direct carrier's route must be renewed.
     stale: bool,
     retry_at: Option<Instant>,
@@ -111,7 +111,7 @@ struct Keeper {
 
 impl Keeper {
     fn new(plan: Plan) -> Self {
-        Self { plan, held: None, reachable: None, stale: false, retry_at: None, told: None }
+        Self { plan, held: None, offer: None, stale: false, retry_at: None, told: None }
     }
 
     fn work(mut self, messages: &Receiver<Message>) {
@@ -137,8 +137,8 @@ impl Keeper {
 
     fn take(&mut self, message: Message) {
         match message {
-            Message::Families(reachable) => self.reachable = Some(reachable),
-            Message::CarrierUp => self.stale |= matches!(self.plan.other, Other::Direct { .. }),
+            Message::Offer(offer) => self.offer = Some(offer),
+            Message::CarrierUp => self.stale |= self.plan.direct.is_some(),
         }
     }
 
@@ -154,8 +154,8 @@ impl Keeper {
                 "the program that holds the interception rules died; the rules were set up again"
             );
         }
-        if let Some(reachable) = self.reachable {
-            held.set_families(reachable)?;
+        if let Some(offer) = self.offer {
+            held.set_offer(offer)?;
         }
         if self.stale {
             held.refresh()?;

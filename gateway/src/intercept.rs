@@ -21,9 +21,11 @@ use std::io;
 
 pub use polyrail_config::OnExit;
 use polyrail_model::Families;
+use polyrail_session::wire::Offer;
 
 use bindings::Bindings;
 use plan::Hops;
+use plan::Udp;
 pub use plan::{Other, Plan};
 pub use ruleset::{Script, removal};
 
@@ -35,7 +37,9 @@ use owned::OwnedTable;
 #[derive(Debug)]
 pub struct Interception {
     plan: Plan,
+    /// The families whose connections are intercepted, and those whose datagrams are.
     families: Families,
+    datagrams: Families,
     /// The next hops of the direct carrier, when they were last read.
     hops: Hops,
     /// `None` if the rules outlive the process.
@@ -132,29 +136,38 @@ impl Interception {
                 Some(OwnedTable::start(&script.ruleset).inspect_err(|_| clear_routing())?)
             }
         };
-        Ok(Self { plan, families, hops, owned, bindings })
+        Ok(Self { plan, families, datagrams: families, hops, owned, bindings })
     }
 
-    /// Rejects new TCP connections of families that the cloud does not reach, and accepts those of
-    /// the others. Established connections continue. Families that the configuration excludes stay
-    /// rejected. A change takes about ten milliseconds.
+    /// Rejects new TCP connections of families that the cloud does not reach, and datagrams if it
+    /// carries none; accepts the others. Established connections continue. Families that the
+    /// configuration excludes stay rejected. A change takes about ten milliseconds.
     ///
     /// # Errors
     /// The kernel rejected the change.
-    pub fn set_families(&mut self, reachable: Families) -> Result<(), InterceptError> {
-        let configured = self.plan.families;
+    pub fn set_offer(&mut self, offer: Offer) -> Result<(), InterceptError> {
+        let (reachable, configured) = (offer.families, self.plan.families);
         let wanted =
             Families { v4: reachable.v4 && configured.v4, v6: reachable.v6 && configured.v6 };
-        if wanted == self.families {
-            return Ok(());
+        if wanted != self.families {
+            self.set_members("carried", wanted)?;
+            self.families = wanted;
         }
-        let change = ruleset::families_change(wanted);
-        match &mut self.owned {
-            Some(owned) => owned.run(&change, || system::carried() == Some(wanted))?,
-            None => system::nft(&change)?,
+        let datagrams = if offer.datagrams { wanted } else { Families::default() };
+        if self.plan.udp == Udp::Carry && datagrams != self.datagrams {
+            self.set_members("datagrams", datagrams)?;
+            self.datagrams = datagrams;
         }
-        self.families = wanted;
         Ok(())
+    }
+
+    /// Makes these families the members of a set.
+    fn set_members(&mut self, set: &'static str, wanted: Families) -> Result<(), InterceptError> {
+        let change = ruleset::families_change(set, wanted);
+        match &mut self.owned {
+            Some(owned) => owned.run(&change, || system::members(set) == Some(wanted)),
+            None => system::nft(&change),
+        }
     }
 
     /// Binds passengers' source addresses to the link addresses of the kernel's neighbour tables.
@@ -196,6 +209,7 @@ impl Interception {
         // With the last known next hops, because the carrier may be down.
         let script = Script::new(&self.plan, &self.hops, self.families, true);
         *owned = OwnedTable::start(&script.ruleset)?;
+        self.datagrams = self.families;
         self.bindings.iter_mut().for_each(Bindings::forget);
         Ok(true)
     }
@@ -215,10 +229,7 @@ fn script(plan: &Plan, families: Families, owned: bool) -> Result<Script, Interc
 }
 
 fn hops(plan: &Plan) -> Result<Hops, InterceptError> {
-    match &plan.other {
-        Other::Reject => Ok(Hops::default()),
-        Other::Direct { interface } => system::hops(interface),
-    }
+    plan.direct.as_deref().map_or_else(|| Ok(Hops::default()), system::hops)
 }
 
 fn clear_routing() {

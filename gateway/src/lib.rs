@@ -3,6 +3,7 @@
 #![deny(unsafe_code)]
 
 pub mod carriers;
+mod datagrams;
 pub mod diversion;
 pub mod dns;
 pub mod intercept;

@@ -13,7 +13,7 @@ use mio::event::Event as Readiness;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Poll, Registry, Token};
 use polyrail_admin::{AdminEvent, AdminOptions, StartOptions};
-use polyrail_config::{GatewayConfig, GatewayTables, SocksReply};
+use polyrail_config::{GatewayConfig, GatewayTables, Intercept, SocksReply, UdpTraffic};
 use polyrail_daemon::start::{
     linkdb_probe, linkdb_settings, prepare_process, random, relay_settings, session_settings,
     signals, start_linkdb,
@@ -24,10 +24,12 @@ use polyrail_model::{Destination, InstanceId, NodeRole};
 use polyrail_relay::{
     AcceptGate, LogLimiter, PENDING_RESETS_MAX, Relay, RelayEvent, Shell, Shutdown,
 };
+use polyrail_session::wire::Offer;
 use polyrail_session::{Endpoint, Event, FlowKey, OpenError, ResetReason};
 use polyrail_telemetry::Telemetry;
 
 use crate::carriers::{Carriers, Clients};
+use crate::datagrams::Datagrams;
 use crate::diversion::Diversion;
 use crate::dns::{DnsSocket, is_dns};
 use crate::name_service::NameService;
@@ -112,6 +114,7 @@ pub(crate) struct Gateway {
     socks: Vec<(TcpListener, AcceptGate)>,
     pub(crate) clients: SocksClients,
     pub(crate) names: Option<NameService>,
+    datagrams: Option<Datagrams>,
     pub(crate) users: Users,
     diversion: Option<Diversion>,
     /// Refusals of users of the current session.
@@ -134,6 +137,8 @@ impl Gateway {
         let transparent = gated(registry, TRANSPARENT, listen_transparently(config)?)?;
         let socks = gated(registry, SOCKS, listen_for_socks(config)?)?;
         let names = name_service(config, registry)?;
+        let user_max = daemon.settings.user_flows_max;
+        let datagrams = passengers_datagrams(now, config, registry, user_max)?;
         let policy = reply_policy(config);
         let inside = config.intercept.iter().flat_map(|intercept| &intercept.interfaces);
         let users = Users::new(config.users.key, inside.map(ToString::to_string).collect())
@@ -150,6 +155,7 @@ impl Gateway {
             socks,
             clients: SocksClients::new(registry.try_clone()?, SOCKS_CLIENTS, policy),
             names,
+            datagrams,
             users,
             daemon,
             diversion,
@@ -256,12 +262,18 @@ impl Gateway {
             return;
         }
         match event {
-            Event::SessionUp { session, peer, families } => {
+            Event::SessionUp { session, peer, offer } => {
+                let Offer { families, datagrams } = offer;
                 let (ipv4, ipv6) = (families.v4, families.v6);
-                tracing::info!(cloud = %peer, ipv4, ipv6, "session up");
+                tracing::info!(cloud = %peer, ipv4, ipv6, datagrams, "session up");
                 self.daemon.session_up(session, peer);
+                if !datagrams && self.datagrams.is_some() {
+                    tracing::warn!(
+                        "the cloud is of an earlier version and carries no UDP: it is rejected"
+                    );
+                }
                 if let Some(diversion) = &self.diversion {
-                    diversion.set_families(families);
+                    diversion.set_offer(offer);
                 }
             }
             Event::SessionEnded { session, reason } => {
@@ -278,6 +290,11 @@ impl Gateway {
             }
             Event::Dialed { flow } | Event::Readable { flow } | Event::Writable { flow } => {
                 self.on_flow(now, relay, flow, &event);
+            }
+            Event::Datagram { session, datagram } => {
+                if let Some(datagrams) = &mut self.datagrams {
+                    datagrams.deliver(now, session, &datagram);
+                }
             }
             Event::PathStalled { tunnel, .. } => self.carriers.on_stall(now, relay, tunnel),
             Event::PathRecovered { tunnel } => self.carriers.on_recovered(tunnel),
@@ -340,6 +357,11 @@ impl Shell for Gateway {
                 self.on_linkdb(now, relay);
             }
             SOCKS_CLIENTS.. => self.clients.on_event(now, relay, event),
+            DATAGRAMS.. => {
+                if let Some(datagrams) = &mut self.datagrams {
+                    datagrams.on_ready(token.0 - DATAGRAMS);
+                }
+            }
             NAMES.. => {
                 if let Some(names) = &mut self.names {
                     names.on_ready(token.0 - NAMES);
@@ -409,6 +431,10 @@ impl Shell for Gateway {
                 self.refusals.add(now, who, Refused::Query, why, (None, from), permit);
             }
         }
+        if let Some(datagrams) = &mut self.datagrams {
+            let users = &mut self.users;
+            datagrams.on_turn(now, relay, |source: IpAddr| users.user(now, source));
+        }
         if self.daemon.shutdown.wants_tunnels() {
             self.carriers.on_turn(now, relay);
         }
@@ -432,6 +458,7 @@ impl Shell for Gateway {
         let others = [
             self.clients.next_timeout(),
             self.names.as_ref().and_then(|names| names.next_timeout(now)),
+            self.datagrams.as_ref().and_then(|datagrams| datagrams.next_timeout(now)),
             carriers.flatten(),
             self.daemon.next_timeout(),
         ];
@@ -514,11 +541,26 @@ fn name_service(
     Ok(Some(NameService::new(registry, NAMES, sockets, dns.resolver, seed)?))
 }
 
+fn passengers_datagrams(
+    now: Instant,
+    config: &GatewayConfig,
+    registry: &Registry,
+    user_max: usize,
+) -> anyhow::Result<Option<Datagrams>> {
+    let carries = |intercept: &&Intercept| intercept.udp == UdpTraffic::Carry;
+    let Some(intercept) = config.intercept.as_ref().filter(carries) else { return Ok(None) };
+    let port = intercept.port.get();
+    let sockets = DnsSocket::bind_loopback(port, intercept.ipv4, intercept.ipv6)
+        .with_context(|| format!("cannot listen for datagrams on port {port} (intercept.port)"))?;
+    Ok(Some(Datagrams::new(now, registry, DATAGRAMS, sockets, user_max)?))
+}
+
 const SIGNALS: Token = Token(0);
 const WAKER: Token = Token(1);
 const TRANSPARENT: usize = 16;
 const SOCKS: usize = 32;
 const NAMES: usize = 64;
+const DATAGRAMS: usize = 96;
 const SOCKS_CLIENTS: usize = 1024;
 /// Connections accepted from one listener per turn.
 const ACCEPTS_PER_TURN: usize = 64;

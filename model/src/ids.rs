@@ -22,6 +22,11 @@ pub struct PathId(pub u64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlowId(pub u64);
 
+/// The binding of one endpoint (address and port) of a passenger to its socket in the cloud, for
+/// datagrams (RFC 4787 4). Chosen by the gateway, from one; never used twice within a session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BindingId(pub u64);
+
 /// A user behind the gateway, as a number that says nothing about the user beyond equality.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UserId(pub u64);
@@ -75,7 +80,7 @@ macro_rules! display_number {
         }
     )*};
 }
-display_number!(PathId, FlowId);
+display_number!(PathId, FlowId, BindingId);
 
 impl fmt::Display for UserId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,6 +1,7 @@
 //! Units and transports of a tunnel.
 
 use std::fmt;
+use std::time::Instant;
 
 /// The content of one call of a tunnel's `send`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +14,12 @@ pub enum Unit {
     Data {
         /// The sender's tag, used to withdraw the unit; unique within a tunnel.
         tag: u64,
+    },
+    /// One datagram: it arrives at most once, in any order, or never. It must not be sent before
+    /// the handshake is finished.
+    Datagram {
+        /// If it has not left until then, it is dropped.
+        expires: Instant,
     },
 }
 

@@ -21,6 +21,7 @@
 mod accept;
 mod aftermath;
 pub mod congestion;
+mod binding_use;
 mod daemon;
 mod event;
 #[cfg(test)]
@@ -41,6 +42,7 @@ mod traffic;
 mod tunnels;
 
 pub use accept::AcceptGate;
+pub use binding_use::BindingUse;
 pub use daemon::{Shell, run};
 pub use event::RelayEvent;
 pub use foresight::{Foresight, notify};

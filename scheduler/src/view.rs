@@ -52,6 +52,8 @@ pub struct PathView {
     pub quiet: Duration,
     /// Use only if no other path is left.
     pub backup: bool,
+    /// Its bytes cost money: it carries no copies of datagrams.
+    pub metered: bool,
     /// The predicted handover failure, if any.
     pub forecast: Option<Forecast>,
     /// What earlier trips measured on the line ahead.
@@ -164,6 +166,8 @@ pub struct SegmentView {
     pub tail: bool,
     /// It was sent before and returned to the flow's buffer.
     pub reinjected: bool,
+    /// It is a datagram of a real-time flow, or of the beginning of a flow.
+    pub realtime: bool,
 }
 
 /// The input of one decision.

@@ -3,10 +3,11 @@
 use std::time::{Duration, Instant};
 
 use polyrail_model::{
-    Bitrate, Channel, Destination, Families, FlowId, Identity, PathId, SessionKey, UserId,
+    Bitrate, Channel, Destination, FlowId, Identity, PathId, SessionKey, UserId,
 };
 
-use crate::wire::ResetReason;
+use crate::datagram::UserDatagram;
+use crate::wire::{Offer, ResetReason};
 
 /// The caller's name of a tunnel; may be used again after [`crate::Endpoint::tunnel_down`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -60,8 +61,8 @@ pub enum Event {
         session: SessionKey,
         /// The node at the other end.
         peer: Identity,
-        /// The address families that the cloud reaches.
-        families: Families,
+        /// What the cloud reaches and carries.
+        offer: Offer,
     },
     /// The session and all of its flows have ended; each open flow had its own [`Event::Reset`].
     SessionEnded {
@@ -164,6 +165,13 @@ pub enum Event {
         waited: Duration,
         /// The message.
         payload: Vec<u8>,
+    },
+    /// A datagram of the peer; reported once, although paths carry copies.
+    Datagram {
+        /// The session.
+        session: SessionKey,
+        /// The datagram.
+        datagram: UserDatagram,
     },
     /// A condition that needs the operator's attention.
     Alarm {

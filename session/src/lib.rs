@@ -31,6 +31,7 @@
 mod capacity;
 mod core;
 mod counters;
+mod datagram;
 mod delay;
 mod endpoint;
 mod event;
@@ -45,8 +46,9 @@ mod window;
 pub mod wire;
 
 pub use crate::core::Outlet;
+pub use datagram::UserDatagram;
 pub use endpoint::Endpoint;
 pub use event::{Event, FlowKey, OpenError, PathReport, TunnelKey};
 pub use polyrail_model::SessionKey;
-pub use settings::{PathStatus, SessionStatus, Settings, Status, TunnelInfo};
+pub use settings::{DatagramStatus, PathStatus, SessionStatus, Settings, Status, TunnelInfo};
 pub use wire::ResetReason;

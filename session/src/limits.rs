@@ -155,6 +155,13 @@ pub const HELLOS_REMEMBERED: usize = 64;
 /// three attempts at another; also the maximum of the scheduler.
 pub const SESSION_PATHS_MAX: usize = polyrail_scheduler::PATHS_MAX;
 
+/// Bindings of a session; datagrams of further ones are dropped.
+pub const BINDINGS_MAX: usize = 16_384;
+
+/// A binding without datagrams for so long makes room for others (RFC 4787 REQ-5: at least two
+/// minutes; five are recommended). Daemons end bindings earlier.
+pub const BINDING_IDLE: Duration = Duration::from_secs(300);
+
 /// Tunnels of one certificate at a cloud, refused ones included until they are down; further ones
 /// are refused. Twice the paths of a session, because a session may replace another.
 pub const TUNNELS_MAX: usize = 2 * SESSION_PATHS_MAX;

@@ -70,6 +70,9 @@ pub(crate) struct Path {
     pub reports: Reports,
     pub sent: u64,
     pub received: u64,
+    /// Bytes of datagrams.
+    pub datagrams_sent: u64,
+    pub datagrams_received: u64,
 }
 
 /// A path among those of its carrier.
@@ -118,6 +121,8 @@ impl Path {
             reports: Reports::default(),
             sent: 0,
             received: 0,
+            datagrams_sent: 0,
+            datagrams_received: 0,
         }
     }
 
@@ -162,8 +167,8 @@ impl Path {
             sent_packets: sample.map_or(0, |sample| sample.sent_packets),
             lost_packets: sample.map_or(0, |sample| sample.lost_packets),
             timeouts: view.timeouts,
-            sent: Bytes(self.sent),
-            received: Bytes(self.received),
+            sent: Bytes(self.sent + self.datagrams_sent),
+            received: Bytes(self.received + self.datagrams_received),
         }
     }
 

@@ -24,6 +24,10 @@ pub struct Settings {
     pub families: Families,
     /// The scheduler.
     pub chain: ChainSpec,
+    /// The scheduler of datagrams.
+    pub datagram_chain: ChainSpec,
+    /// Whether this cloud carries datagrams; it tells its gateways.
+    pub datagrams: bool,
     /// Whether segments of a stalled path are reinjected on others, see
     /// [`limits::STALL_MIN`](crate::limits::STALL_MIN). Segments of a lost path always are, and
     /// handlers of the chain may reinject others.
@@ -73,6 +77,8 @@ pub struct SessionStatus {
     pub credit: Bytes,
     /// Bytes sent more than once, except those of paths that never delivered anything.
     pub reinjected: Bytes,
+    /// Its datagrams.
+    pub datagrams: DatagramStatus,
     /// Messages to the peer that were dropped because a queue was full.
     pub messages_dropped: u64,
     /// Its paths.
@@ -121,10 +127,35 @@ pub struct PathStatus {
     pub lost_packets: u64,
     /// Consecutive timeouts of the transport.
     pub timeouts: u32,
-    /// User bytes sent over it, copies included.
+    /// Users' bytes sent over it, copies and datagrams included.
     pub sent: Bytes,
-    /// User bytes received over it, copies included.
+    /// Users' bytes received over it, copies and datagrams included.
     pub received: Bytes,
+}
+
+/// Datagrams of one session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DatagramStatus {
+    /// Bindings with state.
+    pub bindings: usize,
+    /// Datagrams sent, without copies.
+    pub sent: u64,
+    /// Copies sent.
+    pub copies_sent: u64,
+    /// Datagrams received, without copies.
+    pub received: u64,
+    /// Copies received, and datagrams too late to be told from copies.
+    pub copies_received: u64,
+    /// Datagrams dropped before they were sent: the queue was full or they waited too long.
+    pub dropped: u64,
+    /// Datagrams dropped because they are longer than 2,048 bytes.
+    pub too_long: u64,
+}
+
+/// The chain `datagrams`.
+#[expect(clippy::expect_used, reason = "a test builds every chain of the table")]
+fn datagrams() -> ChainSpec {
+    ChainSpec::named("datagrams").expect("the table has a valid chain of this name")
 }
 
 impl Default for Settings {
@@ -136,6 +167,8 @@ impl Default for Settings {
             user_flows_max: 1_024,
             families: Families::BOTH,
             chain: ChainSpec::default(),
+            datagram_chain: datagrams(),
+            datagrams: true,
             stall: true,
         }
     }

@@ -38,7 +38,10 @@ pub struct Intercept {
     /// Whether IPv6 is intercepted; default true.
     #[serde(default = "yes")]
     pub ipv6: bool,
-    /// Traffic that is neither TCP nor DNS; default reject.
+    /// Users' UDP except DNS; default carry.
+    #[serde(default)]
+    pub udp: UdpTraffic,
+    /// Traffic that is neither TCP nor UDP; default reject.
     #[serde(default)]
     pub other: OtherTraffic,
     /// Users' traffic after the daemon's end; default open.
@@ -69,6 +72,18 @@ pub enum PrivateTraffic {
     Carry,
 }
 
+/// Users' UDP except DNS, which the forwarder serves.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum UdpTraffic {
+    /// It is carried to the cloud.
+    #[default]
+    Carry,
+    /// It is rejected.
+    Reject,
+    /// It leaves through this carrier, which has an interface and is usable.
+    Direct(CarrierName),
+}
+
 /// Traffic that the session does not carry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum OtherTraffic {
@@ -95,7 +110,20 @@ impl Intercept {
                 return Err(Broken::new(key(), reason));
             }
         }
-        let OtherTraffic::Direct(name) = &self.other else { return Ok(()) };
+        let udp = match &self.udp {
+            UdpTraffic::Direct(name) => Some(("intercept.udp", name)),
+            UdpTraffic::Carry | UdpTraffic::Reject => None,
+        };
+        let other = match &self.other {
+            OtherTraffic::Direct(name) => Some(("intercept.other", name)),
+            OtherTraffic::Reject => None,
+        };
+        if let (Some((key, one)), Some((_, two))) = (udp, other)
+            && one != two
+        {
+            return Err(Broken::new(key, "intercept.other names another carrier"));
+        }
+        let Some((key, name)) = udp.or(other) else { return Ok(()) };
         let reason = match carriers.iter().find(|carrier| carrier.name == *name) {
             None => format!("no carrier is named \"{name}\""),
             Some(carrier) if !carrier.usable() => {
@@ -106,7 +134,32 @@ impl Intercept {
             }
             Some(_) => return Ok(()),
         };
-        Err(Broken::new("intercept.other", reason))
+        Err(Broken::new(key, reason))
+    }
+}
+
+impl<'de> Deserialize<'de> for UdpTraffic {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        text(deserializer, |found| match (found, found.strip_prefix("direct:")) {
+            ("carry", _) => Ok(Self::Carry),
+            ("reject", _) => Ok(Self::Reject),
+            (_, Some(carrier)) => {
+                carrier.parse().map(Self::Direct).map_err(|error| format!("{error}"))
+            }
+            _ => Err(format!(
+                "{found:?} is none of \"carry\", \"reject\" and \"direct:<carrier>\""
+            )),
+        })
+    }
+}
+
+impl Serialize for UdpTraffic {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Carry => serializer.serialize_str("carry"),
+            Self::Reject => serializer.serialize_str("reject"),
+            Self::Direct(carrier) => serializer.collect_str(&format_args!("direct:{carrier}")),
+        }
     }
 }
 

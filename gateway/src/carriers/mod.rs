@@ -179,7 +179,7 @@ impl Carriers {
     /// The modem of a carrier found a cell after it had none.
     pub(crate) fn on_found_cell(&mut self, now: Instant, name: &str) {
         if let Some(carrier) = self.carriers.iter_mut().find(|carrier| carrier.name() == name) {
-            carrier.policy.renew(now, Cause::Cell);
+            carrier.policy.on_found_cell(now);
         }
     }
 

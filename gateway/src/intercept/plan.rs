@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use polyrail_config::{
-    GatewayConfig, InterfaceName, OnExit, OtherTraffic, PrivateTraffic, UserKey,
+    GatewayConfig, InterfaceName, OnExit, OtherTraffic, PrivateTraffic, UdpTraffic, UserKey,
 };
 use polyrail_model::Families;
 
@@ -24,22 +24,34 @@ pub struct Plan {
     pub(super) private: PrivateTraffic,
     /// The intercepted families; the others are rejected.
     pub(super) families: Families,
-    /// The treatment of traffic that is neither TCP nor DNS.
+    /// The treatment of UDP except DNS.
+    pub(super) udp: Udp,
+    /// The treatment of traffic that is neither TCP nor UDP.
     pub(crate) other: Other,
+    /// The interface of the carrier that `direct:` names.
+    pub(crate) direct: Option<String>,
     /// The treatment of users' traffic after the daemon's end.
     pub(crate) on_exit: OnExit,
 }
 
-/// The treatment of traffic that is neither TCP nor DNS.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The treatment of UDP except DNS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Udp {
+    /// Diverted to the gateway, while the cloud carries datagrams.
+    Carry,
+    /// Rejected as if the port were closed.
+    Reject,
+    /// Forwarded out of the direct interface, with its address as source.
+    Direct,
+}
+
+/// The treatment of traffic that is neither TCP nor UDP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Other {
     /// Rejected as administratively prohibited.
     Reject,
-    /// Forwarded out of this interface, with its address as source.
-    Direct {
-        /// The carrier's interface.
-        interface: String,
-    },
+    /// Forwarded out of the direct interface, with its address as source.
+    Direct,
 }
 
 /// The next hops of a carrier's interface, by family.
@@ -63,18 +75,20 @@ impl Plan {
     pub fn from_config(config: &GatewayConfig) -> Result<Self, InterceptError> {
         let intercept = config.intercept.as_ref().ok_or(InterceptError::NotConfigured)?;
         let interfaces = intercept.interfaces.iter().map(rule_name).collect::<Result<_, _>>()?;
-        let other = match &intercept.other {
-            OtherTraffic::Reject => Other::Reject,
-            OtherTraffic::Direct(carrier) => {
-                let found = config.carriers.iter().find(|c| c.name == *carrier);
-                let interface = found.and_then(|carrier| carrier.interface.as_ref());
-                debug_assert!(interface.is_some(), "checked by the configuration");
-                match interface {
-                    Some(interface) => Other::Direct { interface: rule_name(interface)? },
-                    None => Other::Reject,
-                }
-            }
+        let (udp, of_udp) = match &intercept.udp {
+            UdpTraffic::Carry => (Udp::Carry, None),
+            UdpTraffic::Reject => (Udp::Reject, None),
+            UdpTraffic::Direct(carrier) => (Udp::Direct, Some(carrier)),
         };
+        let (other, of_other) = match &intercept.other {
+            OtherTraffic::Reject => (Other::Reject, None),
+            OtherTraffic::Direct(carrier) => (Other::Direct, Some(carrier)),
+        };
+        // The configuration has checked that there is one carrier, with an interface.
+        let carrier = of_udp.or(of_other);
+        let found = config.carriers.iter().find(|one| Some(&one.name) == carrier);
+        let interface = found.and_then(|carrier| carrier.interface.as_ref());
+        let direct = interface.map(rule_name).transpose()?;
         Ok(Self {
             interfaces,
             port: intercept.port.get(),
@@ -85,14 +99,17 @@ impl Plan {
             bypass: intercept.bypass.clone(),
             private: intercept.private,
             families: Families { v4: intercept.ipv4, v6: intercept.ipv6 },
+            udp,
             other,
+            direct,
             on_exit: intercept.on_exit,
         })
     }
 
-    /// Whether a query's source address must belong to its link address.
+    /// Whether a datagram's source address must belong to its link address.
     pub(super) fn binds_senders(&self) -> bool {
-        self.dns_port.is_some() && self.user_key == UserKey::LinkAddress
+        let diverts = self.dns_port.is_some() || self.udp == Udp::Carry;
+        diverts && self.user_key == UserKey::LinkAddress
     }
 
     /// The mark of packets that are forwarded out of a carrier: the one after `mark`.

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use polyrail_config::PrivateTraffic;
 use polyrail_model::Families;
 
-use super::plan::{Hops, Other, Plan};
+use super::plan::{Hops, Other, Plan, Udp};
 
 /// A sequence of `ip` commands around one nftables transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,11 +44,11 @@ pub fn removal() -> Script {
 
 /// The change of the families whose new connections are intercepted, as one transaction in one
 /// line.
-pub(super) fn families_change(families: Families) -> String {
-    let flush = format!("flush set {TABLE} carried");
+pub(super) fn families_change(set: &str, families: Families) -> String {
+    let flush = format!("flush set {TABLE} {set}");
     match elements(families) {
         None => flush,
-        Some(elements) => format!("{flush}; add element {TABLE} carried {elements}"),
+        Some(elements) => format!("{flush}; add element {TABLE} {set} {elements}"),
     }
 }
 
@@ -102,7 +102,7 @@ fn routing(plan: &Plan, hops: &Hops) -> Vec<Step> {
             rule(family, RULE_ORDER, plan.mark, plan.table, &[local]);
         }
     }
-    if let Other::Direct { interface } = &plan.other {
+    if let Some(interface) = &plan.direct {
         let table = plan.direct_table();
         for (family, hop) in [("-4", &hops.v4), ("-6", &hops.v6)] {
             let Some(hop) = hop else { continue };
@@ -151,24 +151,41 @@ impl<'a> Rules<'a> {
             rules.line(2, "reject with tcp reset");
         });
         if let Some(port) = plan.dns_port {
-            rules.chain("dns", |rules| {
-                // Else a passenger would spend the quota of a host on another interface, or send
-                // answers to outsiders.
-                rules.line(2, "fib saddr . iif oif missing drop");
-                rules.bound_senders();
-                rules.divert("udp", port);
-                rules.line(2, "reject with icmpx type port-unreachable");
+            rules.chain("dns", |rules| rules.datagrams(port));
+        }
+        if plan.udp == Udp::Carry {
+            rules.chain("datagrams", |rules| {
+                // A browser then uses TCP.
+                rules.line(
+                    2,
+                    "meta nfproto != @datagrams reject with icmpx type port-unreachable",
+                );
+                rules.datagrams(rules.plan.port);
             });
         }
-        rules.chain("other", Self::other);
+        if plan.direct.is_some() {
+            rules.chain("direct", Self::direct);
+        }
         rules.masquerade();
         rules.line(0, "}");
         rules
     }
 
+    /// Diverts datagrams of neighbours.
+    fn datagrams(&mut self, port: u16) {
+        // Else a passenger would spend the quota of a host on another interface, or send answers to
+        // outsiders.
+        self.line(2, "fib saddr . iif oif missing drop");
+        self.bound_senders();
+        self.divert("udp", port);
+        self.line(2, "reject with icmpx type port-unreachable");
+    }
+
     fn sets(&mut self, families: Families) {
-        let carried = elements(families);
-        self.set("carried", "typeof meta nfproto", carried);
+        self.set("carried", "typeof meta nfproto", elements(families));
+        if self.plan.udp == Udp::Carry {
+            self.set("datagrams", "typeof meta nfproto", elements(families));
+        }
         if self.plan.binds_senders() {
             let [bound4, senders4, bound6, senders6] = SETS;
             for (name, key) in [
@@ -244,24 +261,29 @@ impl<'a> Rules<'a> {
         }
         self.untouched("private");
         self.line(2, "meta l4proto tcp goto flows");
-        self.line(2, "udp dport 443 reject with icmpx type port-unreachable");
-        self.line(2, "goto other");
+        self.line(2, match self.plan.udp {
+            Udp::Carry => "meta l4proto udp goto datagrams",
+            Udp::Reject => "meta l4proto udp reject with icmpx type port-unreachable",
+            Udp::Direct => "meta l4proto udp goto direct",
+        });
+        self.line(2, match self.plan.other {
+            Other::Reject => "reject with icmpx type admin-prohibited",
+            Other::Direct => "goto direct",
+        });
     }
 
-    fn other(&mut self) {
-        if let Other::Direct { .. } = self.plan.other {
-            let mark = self.plan.direct_mark();
-            for (family, hop) in [("ipv4", &self.hops.v4), ("ipv6", &self.hops.v6)] {
-                if hop.is_some() {
-                    self.line(2, &format!("meta nfproto {family} meta mark set {mark:#x} accept"));
-                }
+    fn direct(&mut self) {
+        let mark = self.plan.direct_mark();
+        for (family, hop) in [("ipv4", &self.hops.v4), ("ipv6", &self.hops.v6)] {
+            if hop.is_some() {
+                self.line(2, &format!("meta nfproto {family} meta mark set {mark:#x} accept"));
             }
         }
         self.line(2, "reject with icmpx type admin-prohibited");
     }
 
     fn masquerade(&mut self) {
-        let Other::Direct { interface } = &self.plan.other else { return };
+        let Some(interface) = &self.plan.direct else { return };
         let mark = self.plan.direct_mark();
         self.chain("postrouting", |rules| {
             rules.line(2, "type nat hook postrouting priority srcnat; policy accept;");

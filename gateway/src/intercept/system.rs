@@ -73,9 +73,9 @@ pub(super) fn table_is_owned() -> bool {
     listed("table", "").is_some_and(|text| text.contains("flags owner"))
 }
 
-/// The families whose new connections the kernel intercepts.
-pub(super) fn carried() -> Option<Families> {
-    let text = listed("set", "carried")?;
+/// The families in a set of our table.
+pub(super) fn members(set: &str) -> Option<Families> {
+    let text = listed("set", set)?;
     Some(Families { v4: text.contains("ipv4"), v6: text.contains("ipv6") })
 }
 

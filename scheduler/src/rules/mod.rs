@@ -17,10 +17,12 @@ mod hsrsch {
     pub(super) mod tail_rejection;
 }
 
-/// The schedulerlets of the default chain `polyrail`.
+/// The schedulerlets of the default chains `polyrail` and `datagrams`.
 mod polyrail {
     pub(super) mod completion_reinjection;
+    pub(super) mod datagram_redundancy;
     pub(super) mod earliest_delivery;
+    pub(super) mod flow_pinning;
     pub(super) mod message_redundancy;
     pub(super) mod queue_bound;
 }
@@ -55,12 +57,15 @@ use rivals::*;
 use crate::rule::{Known, Made, beside, first};
 
 /// The rules by name.
-pub(crate) const RULES: [Known; 31] = [
+pub(crate) const RULES: [Known; 33] = [
     first("blest", |params| link(blest::Blest::new(params)?)),
     beside("completion_reinjection", |params| {
         handler(completion_reinjection::CompletionReinjection::new(params)?)
     }),
     first("daps", |_| link(daps::Daps::default())),
+    beside("datagram_redundancy", |params| {
+        link(datagram_redundancy::DatagramRedundancy::new(params)?)
+    }),
     beside("deadline_reinjection", |params| {
         handler(deadline_reinjection::DeadlineReinjection::new(params)?)
     }),
@@ -73,6 +78,7 @@ pub(crate) const RULES: [Known; 31] = [
     beside("extended_reinjection", |params| {
         handler(extended_reinjection::ExtendedReinjection::new(params)?)
     }),
+    first("flow_pinning", |params| link(flow_pinning::FlowPinning::new(params)?)),
     first("flow_round_robin", |_| link(flow_round_robin::FlowRoundRobin::default())),
     beside("handover_rejection", |params| {
         link(handover_rejection::HandoverRejection::new(params)?)
@@ -110,8 +116,9 @@ pub(crate) const RULES: [Known; 31] = [
 ];
 
 /// The ready-made chains.
-pub(crate) const CHAINS: [(&str, &[&str]); 21] = [
+pub(crate) const CHAINS: [(&str, &[&str]); 22] = [
     ("polyrail", &POLYRAIL),
+    ("datagrams", &DATAGRAMS),
     ("hsrsch", &HSRSCH),
     ("hsrsch_bare", &HSRSCH_BARE),
     ("min_rtt", &["min_rtt"]),
@@ -148,6 +155,11 @@ const POLYRAIL: [&str; 6] = [
     "completion_reinjection",
     "extended_reinjection",
 ];
+
+/// The default for datagrams: nothing can be sent again in time, so each flow stays on a carrier,
+/// leaves it before a predicted failure, and has copies where that matters.
+const DATAGRAMS: [&str; 3] =
+    ["handover_rejection(hazard=true)", "flow_pinning", "datagram_redundancy"];
 
 /// POLYCORN's, with what its 6.2 adds.
 const HSRSCH: [&str; 6] = [

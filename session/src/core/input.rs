@@ -54,6 +54,7 @@ impl Session {
             Frame::Message { channel, latest, serial, waited_us, payload } => {
                 self.on_message((channel, latest), serial, waited_us, payload);
             }
+            Frame::Datagram { datagram, data } => self.on_datagram(now, slot, datagram, data),
             Frame::PathStatus(notice) => self.on_notice(now, notice),
             Frame::GoAway { reason } => {
                 if !std::mem::replace(&mut self.peer_going, true) {
@@ -463,7 +464,9 @@ impl Session {
         let Some(slot) = self.paths.slot_of(tunnel) else { return };
         self.give_up(now, slot, true);
         if let Some(lost) = self.paths.remove(now, slot) {
-            self.chain.note(&Note::Gone { path: lost.id }, now);
+            let gone = Note::Gone { path: lost.id };
+            self.chain.note(&gone, now);
+            self.datagrams.chain.note(&gone, now);
         }
         self.give_up_hidden(now);
     }

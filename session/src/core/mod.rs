@@ -2,6 +2,7 @@
 
 mod admission;
 mod credit;
+mod datagrams;
 mod flow_control;
 mod flows;
 mod forecasts;

@@ -2,6 +2,7 @@
 //!
 //! Each part owns its state: [`Flows`] the flows, [`FlowControl`] credit and shares, [`Paths`] the
 //! paths, [`Outbox`] the control frames that are due, [`Messages`] the messages of no flow,
+//! [`Datagrams`] users' datagrams,
 //! [`Turns`] the order of flows, [`Writers`] the writers that wait for room. The session only
 //! connects them. Frames arrive in `input` and are sent in `transmit`.
 
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant};
 use polyrail_model::{Bytes, Destination, FlowId, NodeRole, SessionKey, UserId};
 use polyrail_scheduler::Chain;
 
+use super::datagrams::Datagrams;
 use super::flow_control::FlowControl;
 use super::flows::Flows;
 use super::messages::Messages;
@@ -40,6 +42,7 @@ pub(crate) struct Session {
     pub paths: Paths,
     pub(super) outbox: Outbox,
     pub messages: Messages,
+    pub datagrams: Datagrams,
     pub(super) turns: Turns,
     pub(super) writers: Writers,
     /// OPENs that wait for first data, and until when.
@@ -75,6 +78,7 @@ impl Session {
             paths: Paths::new(now),
             outbox: Outbox::new(now, role),
             messages: Messages::new(now),
+            datagrams: Datagrams::new(&settings),
             turns: Turns::new(now),
             writers: Writers::default(),
             open_line: VecDeque::new(),
@@ -102,6 +106,9 @@ impl Session {
     pub fn set_settings(&mut self, settings: &Settings) {
         if self.settings.chain != settings.chain {
             self.chain = settings.chain.build();
+        }
+        if self.settings.datagram_chain != settings.datagram_chain {
+            self.datagrams.chain = settings.datagram_chain.build();
         }
         let (memory, families) = (self.settings.memory, self.settings.families);
         self.settings = Settings { memory, families, ..settings.clone() };
@@ -486,6 +493,7 @@ impl Session {
             memory_sent: Bytes(self.flow_control.held_sent),
             credit: Bytes(self.flow_control.credit.left()),
             reinjected: Bytes(self.reinjected),
+            datagrams: self.datagrams.status(),
             messages_dropped: self.messages.dropped,
             paths: self.paths.status(),
         }

@@ -40,6 +40,7 @@ impl Session {
         outbox.send(clock, flows, flow_control, paths, outlet);
         self.messages.send_background(now, &mut self.paths, &mut self.turns, outlet);
         self.paths.watch_failing(now);
+        self.send_urgent(now, outlet);
         self.serve_all(now, outlet);
         if self.chain.has_handlers() {
             self.send_again(now, outlet);
@@ -88,6 +89,11 @@ impl Session {
         views: &[PathView],
         outlet: &mut dyn Outlet,
     ) -> Served {
+        match self.serve_datagram(now, turn, outlet) {
+            Some(true) => return Served::Sent,
+            Some(false) => return Served::Wait { fresh: false },
+            None => {}
+        }
         let Some(flow) = self.flows.get_mut(turn.flow) else { return Served::Nothing };
         let allowance = self.flow_control.allowance(flow);
         let Some(piece) = flow.send.piece(allowance) else {
@@ -105,6 +111,7 @@ impl Session {
             carried: piece.carried,
             tail: flow.send.fin,
             reinjected: piece.again,
+            realtime: false,
             recovery: self.paths.recovery(),
         };
         let decision = self.chain.decide(&Input { paths: views, segment, now });

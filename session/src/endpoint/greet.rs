@@ -18,7 +18,8 @@ use crate::event::{Event, TunnelKey};
 use crate::limits::{COUNTER_RANGES_MAX, HELLOS_REMEMBERED, SESSIONS_MAX};
 use crate::path::Manner;
 use crate::proof;
-use crate::wire::{Frame, Greeting, RejectCode, ResetReason, encode};
+use crate::settings::Settings;
+use crate::wire::{Frame, Greeting, Offer, RejectCode, ResetReason, encode};
 
 impl Endpoint {
     /// Begins the gateway's next session, with an instance of its own.
@@ -163,7 +164,7 @@ impl Endpoint {
         greeted: Greeted,
         frame: &Frame<'_>,
     ) {
-        let &Frame::Welcome { session: id, founder, families, terms, .. } = frame else { return };
+        let &Frame::Welcome { session: id, founder, offer, terms, .. } = frame else { return };
         let Some(entry) = self.sessions.get_mut(&session) else { return };
         let Some(tunnel) = self.tunnels.get_mut(&key) else { return };
         if entry.id.is_some_and(|known| known != id) {
@@ -182,7 +183,7 @@ impl Endpoint {
         let peer = tunnel.info.peer.clone();
         entry.peer = Some(peer.clone());
         if !std::mem::replace(&mut entry.up, true) {
-            self.events.push_back(Event::SessionUp { session, peer, families });
+            self.events.push_back(Event::SessionUp { session, peer, offer });
         }
         let path = PathId(greeted.counter);
         if greeted.hello {
@@ -324,7 +325,8 @@ impl Endpoint {
         session: SessionKey,
         greeting: &Greeting,
     ) -> Result<(), Refusal> {
-        let families = self.settings.families;
+        let Settings { families, datagrams, .. } = self.settings;
+        let offer = Offer { families, datagrams };
         let Some(entry) = self.sessions.get_mut(&session) else {
             return Err((RejectCode::Unknown, "no such session here"));
         };
@@ -342,7 +344,7 @@ impl Endpoint {
         entry.counters.accept(counter);
         if let (Some(id), Some((founder, _))) = (entry.id, entry.founder) {
             let terms = entry.session.terms();
-            let welcome = Frame::Welcome { session: id, counter, founder, families, terms };
+            let welcome = Frame::Welcome { session: id, counter, founder, offer, terms };
             encode(&welcome, &mut tunnel.outbox);
             self.outboxes.insert(key);
         }
@@ -352,7 +354,7 @@ impl Endpoint {
         entry.session.brief_new_path();
         if !std::mem::replace(&mut entry.up, true) {
             let peer = tunnel.info.peer.clone();
-            self.events.push_back(Event::SessionUp { session, peer, families });
+            self.events.push_back(Event::SessionUp { session, peer, offer });
         }
         self.events.push_back(Event::PathUp { tunnel: key, session, path });
         self.watch(key);

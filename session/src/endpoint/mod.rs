@@ -18,12 +18,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
 use polyrail_model::{
-    Channel, Delivery, Destination, Identity, InstanceId, LinkForecast, LinkOutlook, LinkSample,
+    BindingId, Channel, Delivery, Destination, Identity, InstanceId, LinkForecast, LinkOutlook, LinkSample,
     NodeRole, SessionId, SessionKey, Unit, UserId,
 };
 use polyrail_scheduler::ChainSpec;
 
 use crate::core::{Outlet, Session};
+use crate::datagram::UserDatagram;
 use crate::event::{Event, FlowKey, OpenError, PathReport, TunnelKey};
 use crate::limits::{GREETING_TIMEOUT, TUNNELS_MAX};
 use crate::path::Manner;
@@ -446,6 +447,16 @@ impl Endpoint {
         if let Some(session) = self.current {
             self.with(session, |s| s.set_backup(carrier, backup));
         }
+    }
+
+    /// Queues a datagram for the peer of a session. It may be lost; nobody reports that.
+    pub fn send_datagram(&mut self, now: Instant, session: SessionKey, datagram: UserDatagram) {
+        self.with(session, |s| s.send_datagram(now, datagram));
+    }
+
+    /// A binding is over: its datagrams that wait are dropped.
+    pub fn forget_binding(&mut self, session: SessionKey, binding: BindingId) {
+        self.with(session, |s| s.forget_binding(binding));
     }
 
     /// Queues a message that belongs to no flow for the peer of a session. Its loss is not

@@ -4,7 +4,7 @@ use polyrail_model::FlowId;
 use polyrail_model::codec::{Cursor, FieldError};
 
 use super::field::Field;
-use super::frame::{Frame, HEADER, MESSAGE_MAX, Notice, PAYLOAD_MAX, VERSION};
+use super::frame::{DATAGRAM_MAX, Frame, HEADER, MESSAGE_MAX, Notice, PAYLOAD_MAX, VERSION};
 
 /// Bytes that are not a frame.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -85,13 +85,14 @@ frames! {
     one field: 0x07 Ack, 0x09 Reset;
     0x01 Hello { instance, greeting, terms }
     0x02 Join { session, proof, greeting }
-    0x03 Welcome { session, counter, founder, families, terms }
+    0x03 Welcome { session, counter, founder, offer, terms }
     0x04 Reject { code, reason }
     0x05 Open { open, data }
     0x06 Data { flow, sequence, sent_us, marks, data }
     0x0a Ping { token, sent_us }
     0x0b Pong { token, sent_us, received_us }
     0x0f GoAway { reason }
+    0x10 Datagram { datagram, data }
     0x11 Message { channel, latest, serial, waited_us, payload }
 }
 
@@ -177,6 +178,9 @@ fn decode(kind: u8, payload: &[u8]) -> Result<Frame<'_>, WireError> {
         _ if !cursor.0.is_empty() => Err(WireError::Excess),
         Frame::Message { payload, .. } if payload.len() > MESSAGE_MAX => {
             Err(FieldError::Invalid("message too long").into())
+        }
+        Frame::Datagram { data, .. } if data.len() > DATAGRAM_MAX => {
+            Err(FieldError::Invalid("datagram too long").into())
         }
         frame => Ok(frame),
     }

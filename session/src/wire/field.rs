@@ -5,13 +5,13 @@ use std::ops::Range;
 
 use polyrail_model::codec::{Cursor, FieldError, NUMBER_MAX, put_number, put_text};
 use polyrail_model::{
-    Bitrate, Channel, Destination, Families, FlowId, HostName, InstanceId, PathId, SessionId,
+    BindingId, Bitrate, Channel, Destination, Families, FlowId, HostName, InstanceId, PathId, SessionId,
     UserId,
 };
 
 use super::frame::{
-    ACK_RANGES_MAX, Ack, CARRIER_NAME_MAX, DataMarks, Echo, Greeting, Open, REASON_MAX, RejectCode,
-    Reset, ResetReason, Said, Terms,
+    ACK_RANGES_MAX, Ack, CARRIER_NAME_MAX, DataMarks, Datagram, Echo, Greeting, Offer, Open,
+    REASON_MAX, RejectCode, Reset, ResetReason, Said, Terms,
 };
 
 /// A type that is a field of frames.
@@ -54,6 +54,11 @@ fields! {
             0 => Err(FieldError::Invalid("flow zero")),
             id => Ok(Self(id)),
         };
+    BindingId: |id, out| put_number(out, id.0),
+        |cursor| match cursor.number()? {
+            0 => Err(FieldError::Invalid("binding zero")),
+            id => Ok(Self(id)),
+        };
     // Its low bits: more do not fit.
     UserId: |id, out| put_number(out, id.0 & NUMBER_MAX), |cursor| cursor.number().map(Self);
     // Codes that this version does not know have a default.
@@ -61,8 +66,13 @@ fields! {
         |cursor| Ok(Self::from_code(cursor.number()?).unwrap_or(Self::Protocol));
     ResetReason: |reason, out| put_number(out, reason.code()),
         |cursor| Ok(Self::from_code(cursor.number()?).unwrap_or(Self::Internal));
-    Families: |families, out| out.push(bit(families.v4, 0) | bit(families.v6, 1)),
-        |cursor| cursor.byte().map(|bits| Self { v4: has(bits, 0), v6: has(bits, 1) });
+    Offer: |offer, out| {
+        let Families { v4, v6 } = offer.families;
+        out.push(bit(v4, 0) | bit(v6, 1) | bit(offer.datagrams, 2));
+    }, |cursor| cursor.byte().map(|bits| {
+        let families = Families { v4: has(bits, 0), v6: has(bits, 1) };
+        Self { families, datagrams: has(bits, 2) }
+    });
     DataMarks: |marks, out| out.push(bit(marks.fin, 0) | bit(marks.tail, 1)),
         |cursor| cursor.byte().map(|bits| Self { fin: has(bits, 0), tail: has(bits, 1) });
 }
@@ -115,6 +125,27 @@ impl Field<'_> for Greeting {
         let (counter, backup) = (Field::take(cursor)?, Field::take(cursor)?);
         let carrier = cursor.text(CARRIER_NAME_MAX)?.to_owned();
         Ok(Self { counter, backup, carrier })
+    }
+}
+
+impl Field<'_> for Datagram {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.push(bit(self.user.is_some(), 0));
+        self.binding.put(out);
+        [self.sequence, self.sent_us].iter().for_each(|number| number.put(out));
+        self.user.iter().for_each(|user| user.put(out));
+        self.remote.put(out);
+    }
+
+    fn take(cursor: &mut Cursor<'_>) -> Result<Self, FieldError> {
+        let marks = cursor.byte()?;
+        Ok(Self {
+            binding: Field::take(cursor)?,
+            sequence: cursor.number()?,
+            sent_us: cursor.number()?,
+            user: has(marks, 0).then(|| Field::take(cursor)).transpose()?,
+            remote: Field::take(cursor)?,
+        })
     }
 }
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use polyrail_model::{
-    Bitrate, Channel, Destination, Families, FlowId, InstanceId, PathId, SessionId, UserId,
+    BindingId, Bitrate, Channel, Destination, Families, FlowId, InstanceId, PathId, SessionId, UserId,
 };
 
 /// The version in every header.
@@ -29,6 +29,9 @@ pub const MESSAGE_FRAME_MAX: usize = 1_200;
 
 /// The longest payload of a message, in bytes: [`MESSAGE_FRAME_MAX`] less the frame's own fields.
 pub const MESSAGE_MAX: usize = MESSAGE_FRAME_MAX - HEADER - 18;
+
+/// The longest contents of a datagram, in bytes.
+pub const DATAGRAM_MAX: usize = 2_048;
 
 /// One frame. Data borrows from the bytes it was decoded from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,8 +62,8 @@ pub enum Frame<'a> {
         counter: u64,
         /// The counter of the HELLO whose connection keys the proofs.
         founder: u64,
-        /// The address families that the cloud reaches.
-        families: Families,
+        /// What the cloud reaches and carries.
+        offer: Offer,
         /// The cloud's terms.
         terms: Terms,
     },
@@ -135,6 +138,13 @@ pub enum Frame<'a> {
     },
     /// A statement about a path, on that path or on others.
     PathStatus(Notice),
+    /// A datagram of a passenger, or one for it.
+    Datagram {
+        /// Its binding and its other end.
+        datagram: Datagram,
+        /// Its contents, at most [`DATAGRAM_MAX`] bytes.
+        data: &'a [u8],
+    },
     /// The sender opens no more flows and ends the session after the open ones.
     GoAway {
         /// The reason, in words.
@@ -156,6 +166,15 @@ pub struct Greeting {
     pub backup: bool,
     /// The carrier's name, at most [`CARRIER_NAME_MAX`] bytes.
     pub carrier: String,
+}
+
+/// What a cloud reaches and carries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offer {
+    /// The address families that it reaches.
+    pub families: Families,
+    /// It carries datagrams. Earlier versions do not.
+    pub datagrams: bool,
 }
 
 /// The initial credit that a side grants its peer.
@@ -182,6 +201,21 @@ pub struct Open {
     pub marks: DataMarks,
     /// The server to dial.
     pub destination: Destination,
+}
+
+/// The fields of a DATAGRAM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Datagram {
+    /// The passenger's endpoint.
+    pub binding: BindingId,
+    /// Rises with each datagram of a binding and a direction, to identify copies.
+    pub sequence: u64,
+    /// When it was sent, in microseconds of the sender's clock.
+    pub sent_us: u64,
+    /// The user, from the gateway until the cloud has sent a datagram of the binding.
+    pub user: Option<UserId>,
+    /// The other end: to which the passenger sends, or which has sent.
+    pub remote: Destination,
 }
 
 /// The flags of a run.

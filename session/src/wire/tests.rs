@@ -121,8 +121,8 @@ proptest! {
         round_trip(&Frame::Hello { instance, greeting: greeting.clone(), terms }, cut);
         round_trip(&Frame::Join { session, proof, greeting }, cut);
         let (counter, founder) = numbers;
-        let families = Families { v4, v6 };
-        round_trip(&Frame::Welcome { session, counter, founder, families, terms }, cut);
+        let offer = Offer { families: Families { v4, v6 }, datagrams: v4 };
+        round_trip(&Frame::Welcome { session, counter, founder, offer, terms }, cut);
         round_trip(&Frame::Reject { code: RejectCode::Replayed, reason: reason.clone() }, cut);
         round_trip(&Frame::GoAway { reason }, cut);
     }
@@ -269,7 +269,7 @@ fn samples() -> Vec<Vec<u8>> {
             session: SessionId([8; 16]),
             counter: 3,
             founder: 1,
-            families: Families::BOTH,
+            offer: Offer { families: Families::BOTH, datagrams: true },
             terms,
         },
         Frame::Reject { code: RejectCode::Unknown, reason: "gone".into() },
@@ -284,7 +284,7 @@ fn samples() -> Vec<Vec<u8>> {
         notice(Said::Policed { rate: Bitrate::from_bps(1_000_000) }),
         notice(Said::Backup { backup: true }),
         Frame::GoAway { reason: "maintenance".into() },
-        Frame::Unknown { kind: 0x10 },
+        Frame::Unknown { kind: 0x12 },
         message(false),
         message(true),
     ];

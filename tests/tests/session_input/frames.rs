@@ -6,7 +6,7 @@ use polyrail_model::{
 };
 use polyrail_session::ResetReason;
 use polyrail_session::wire::{
-    Ack, DataMarks, Echo, Frame, Greeting, MESSAGE_MAX, NUMBER_MAX, Notice, Open, RejectCode,
+    Ack, DataMarks, Echo, Frame, Greeting, MESSAGE_MAX, NUMBER_MAX, Notice, Offer, Open, RejectCode,
     Reset, Said, Terms, encode,
 };
 use polyrail_sim::dice::Dice;
@@ -124,7 +124,7 @@ fn random_frame(dice: &mut Dice, target: NodeRole, out: &mut Vec<u8>) {
             session: SessionId([dice.number() as u8; 16]),
             counter: dice.between(0, 6),
             founder: dice.between(0, 6),
-            families: Families::BOTH,
+            offer: Offer { families: Families::BOTH, datagrams: true },
             terms: terms(dice),
         },
         3 => Frame::Reject { code: dice.pick(RejectCode::ALL), reason: "it is so".to_owned() },

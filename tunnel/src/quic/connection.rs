@@ -210,16 +210,17 @@ impl Engine {
         if !self.is_announced() || !(self.life.is_open() || leaving) {
             return 0;
         }
+        let datagrams = self.outbox.datagrams.take(&mut self.connection, sink);
         let result = self.inbox.take(&mut self.connection, HANDED_OUT_MAX, sink);
         if self.inbox.take_skip() {
             self.egress.acks.hurry();
         }
         match result {
-            Ok(0) if leaving => {
+            Ok(0) if leaving && datagrams == 0 => {
                 self.leave();
                 0
             }
-            Ok(taken) => taken,
+            Ok(taken) => taken + datagrams,
             Err(bad) => {
                 let detail = bad.0.to_owned();
                 self.end_with(true, reason::BAD_UNITS, CloseReason::ProtocolError { detail });
@@ -263,6 +264,12 @@ impl Engine {
             return;
         }
         debug_assert!(frames.len() <= FRAMES_MAX, "one send is one unit");
+        if let Unit::Datagram { .. } = unit {
+            if self.life.phase() == TunnelPhase::Up {
+                self.outbox.push(unit, frames);
+            }
+            return;
+        }
         if self.outbox.waiting() + frames.len() > WAITING_MAX {
             let detail = "the caller sent more than the tunnel has room for".to_owned();
             return self.fail(CloseReason::Internal { action: "send".to_owned(), detail });

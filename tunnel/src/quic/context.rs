@@ -14,8 +14,8 @@ use polyrail_identity::{IdentityError, PeerVerifier, TlsIdentity};
 use quiche::{BbrParams, Config, Connection};
 
 use super::{
-    ALPN, CIDS_MAX, FLOW_WINDOW, PATHS_MAX, STREAM_WINDOW, STREAMS_MAX, ServerOptions, paths,
-    verify,
+    ALPN, CIDS_MAX, FLOW_WINDOW, PATHS_MAX, STREAM_WINDOW, STREAMS_MAX, ServerOptions, datagrams,
+    paths, verify,
 };
 
 /// The client's configuration, with early data or without.
@@ -186,6 +186,7 @@ fn config(builder: SslContextBuilder, idle: Duration) -> Result<Config, Identity
     config.set_max_stream_window(STREAM_WINDOW);
     config.set_initial_max_streams_uni(STREAMS_MAX);
     config.set_active_connection_id_limit(CIDS_MAX);
+    config.enable_dgram(true, datagrams::RECEIVED_MAX, datagrams::SENT_MAX);
     Ok(config)
 }
 

@@ -163,7 +163,7 @@ impl Egress {
         let segments_max = udp.segments_max();
         loop {
             if flow.open {
-                self.feed(flow).map_err(|_| Stop::Connection)?;
+                self.feed(flow, now).map_err(|_| Stop::Connection)?;
             }
             let hurried = forced || self.free > 0;
             if !hurried && let Some(due) = self.ack_due(flow, now) {
@@ -197,13 +197,15 @@ impl Egress {
 
     /// Until when nothing leaves, because only an acknowledgement is due.
     fn ack_due(&self, flow: &Flow<'_>, now: Instant) -> Option<Instant> {
-        let alone = flow.open && self.drained && flow.outbox.waiting() == 0;
+        let waits = flow.outbox.waiting() > 0 || !flow.outbox.datagrams.is_empty();
+        let alone = flow.open && self.drained && !waits;
         alone.then(|| self.acks.wait(now, flow.meter.srtt()))?
     }
 
     /// Gives `quiche` all control, which has priority there, too, and data while it holds little.
-    fn feed(&mut self, flow: &mut Flow<'_>) -> Result<(), Error> {
+    fn feed(&mut self, flow: &mut Flow<'_>, now: Instant) -> Result<(), Error> {
         let before = self.held;
+        self.drained &= !flow.outbox.datagrams.give(flow.connection, now);
         self.held += flow.outbox.give_control(flow.connection)?;
         if self.held < HELD_MIN {
             self.held += flow.outbox.give_data(flow.connection)?;
@@ -249,6 +251,7 @@ impl Egress {
         self.drained = false;
         self.acks.on_asked();
         let space = &mut self.buffer[self.end..self.end + longest];
+        let datagrams = flow.connection.dgram_send_queue_byte_size();
         let (length, info) = match flow.connection.send(space) {
             Ok(made) => made,
             Err(Error::Done) => return Ok(self.on_nothing_to_send(flow, now)),
@@ -257,7 +260,8 @@ impl Egress {
         if flow.meter.on_sent(flow.connection, now, length) {
             self.stuck_since = None;
         }
-        self.reckon(flow.connection, length);
+        let datagrams = datagrams - flow.connection.dgram_send_queue_byte_size();
+        self.reckon(flow.connection, length.saturating_sub(datagrams));
         let route = (info.from, info.to);
         let fits = self.begin == self.end
             || (self.route == Some(route) && length <= self.segment && self.is_even());
@@ -331,7 +335,7 @@ impl Egress {
         true
     }
 
-    /// Counts a packet of this length as that much less unsent.
+    /// Counts a packet of this length, without datagrams, as that much less unsent.
     fn reckon(&mut self, connection: &Connection, length: usize) {
         let resent =
             super::paths::active(connection).map_or(self.resent, |path| path.stream_retrans_bytes);

@@ -22,6 +22,7 @@ mod cid;
 mod client;
 mod connection;
 mod context;
+mod datagrams;
 mod egress;
 mod ending;
 mod half_open;

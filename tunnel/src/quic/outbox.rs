@@ -8,6 +8,8 @@ use std::collections::{HashMap, VecDeque};
 use polyrail_model::Unit;
 use quiche::{Connection, Error, Shutdown};
 
+use super::datagrams::Datagrams;
+
 /// Queued units, and sent units that can still be withdrawn.
 #[derive(Default)]
 pub(super) struct Outbox {
@@ -15,6 +17,7 @@ pub(super) struct Outbox {
     /// How much of `control` was given to `quiche`.
     control_given: usize,
     data: VecDeque<Waiting>,
+    pub(super) datagrams: Datagrams,
     /// Bytes of all queued units.
     waiting: usize,
     /// Greetings sent so far.
@@ -67,6 +70,7 @@ impl Outbox {
             Unit::Greeting => KIND_GREETING,
             Unit::Control => KIND_CONTROL,
             Unit::Data { tag } => return self.push_data(tag, frames),
+            Unit::Datagram { expires } => return self.datagrams.push(expires, frames),
         };
         if unit == Unit::Greeting {
             self.epoch += 1;

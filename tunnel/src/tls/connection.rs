@@ -7,6 +7,7 @@
 //! `send` flushes when its quantum is full, so that the room is used up only when the kernel takes
 //! no more.
 
+use std::collections::VecDeque;
 use std::io::{self, Read};
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::AsFd;
@@ -49,6 +50,8 @@ pub(super) struct TlsTunnel {
     pub(super) life: TunnelLife,
     pub(super) events: Events,
     pub(super) queue: Queue,
+    /// Datagrams that wait until few bytes are before them, and until when they are of use.
+    datagrams: VecDeque<(Instant, Vec<u8>)>,
     /// Whether the socket may be readable; readiness is edge-triggered.
     pub(super) readable: bool,
     /// Whether the kernel's buffer was full at the last write.
@@ -77,6 +80,7 @@ impl TlsTunnel {
             life: TunnelLife::new(now, phase, limit),
             events: Events::default(),
             queue: Queue::default(),
+            datagrams: VecDeque::new(),
             readable: false,
             blocked: false,
             taken: 0,
@@ -102,6 +106,32 @@ impl TlsTunnel {
             }
         }
         self.queue.pending = 0;
+    }
+
+    fn write_record(&mut self, frames: &[u8]) {
+        debug_assert!(frames.len() <= FRAMES_MAX, "one send is one record");
+        if !self.queue.accepts(frames.len()) {
+            let detail = "more was sent than the tunnel has room for".to_owned();
+            return self.fail(CloseReason::Internal { action: "send".to_owned(), detail });
+        }
+        match self.engine.write(frames) {
+            Ok(made) => self.queue.pending += made,
+            Err(error) => return self.fail(internal("encrypt a TLS record", &error)),
+        }
+        if !self.blocked && self.queue.is_full() {
+            self.write_out();
+        }
+    }
+
+    /// Sends datagrams that waited, as long as few bytes are before them.
+    fn write_datagrams(&mut self, now: Instant) {
+        while self.queue.pending <= DATAGRAM_PENDING_MAX
+            && let Some((expires, frames)) = self.datagrams.pop_front()
+        {
+            if now < expires {
+                self.write_record(&frames);
+            }
+        }
     }
 
     /// A write failed: the peer may have sent the reason before it closed.
@@ -323,22 +353,22 @@ impl Tunnel for TlsTunnel {
         self.engine.early_room().unwrap_or_else(|| self.queue.room())
     }
 
-    fn send(&mut self, _unit: Unit, frames: &[u8]) {
+    fn send(&mut self, unit: Unit, frames: &[u8]) {
         if !self.life.is_open() || frames.is_empty() {
             return;
         }
-        debug_assert!(frames.len() <= FRAMES_MAX, "one send is one record");
-        if !self.queue.accepts(frames.len()) {
-            let detail = "more was sent than the tunnel has room for".to_owned();
-            return self.fail(CloseReason::Internal { action: "send".to_owned(), detail });
+        if let Unit::Datagram { expires } = unit {
+            if self.life.phase() != TunnelPhase::Up {
+                return;
+            }
+            if self.queue.pending > DATAGRAM_PENDING_MAX {
+                if self.datagrams.len() >= DATAGRAMS_MAX {
+                    self.datagrams.pop_front();
+                }
+                return self.datagrams.push_back((expires, frames.to_vec()));
+            }
         }
-        match self.engine.write(frames) {
-            Ok(made) => self.queue.pending += made,
-            Err(error) => return self.fail(internal("encrypt a TLS record", &error)),
-        }
-        if !self.blocked && self.queue.is_full() {
-            self.write_out();
-        }
+        self.write_record(frames);
     }
 
     fn withdraw(&mut self, _tag: u64) {}
@@ -347,9 +377,15 @@ impl Tunnel for TlsTunnel {
         TunnelMode::Tls
     }
 
-    fn flush(&mut self, _now: Instant) {
+    fn flush(&mut self, now: Instant) {
         match self.life.phase() {
-            TunnelPhase::Early | TunnelPhase::Up if !self.blocked => self.write_out(),
+            TunnelPhase::Early | TunnelPhase::Up if !self.blocked => {
+                self.write_out();
+                if !self.datagrams.is_empty() {
+                    self.write_datagrams(now);
+                    self.write_out();
+                }
+            }
             TunnelPhase::Closing => self.continue_closing(),
             _ => {}
         }
@@ -398,6 +434,10 @@ impl Tunnel for TlsTunnel {
     }
 }
 
+/// Bytes of ciphertext that may be before a datagram.
+const DATAGRAM_PENDING_MAX: usize = 4_096;
+/// Datagrams that wait.
+const DATAGRAMS_MAX: usize = 64;
 /// How long a graceful close may take.
 const CLOSING_TIME: Duration = Duration::from_secs(2);
 /// Reads of 4 KiB until the peer's reason.

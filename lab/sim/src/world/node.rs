@@ -259,7 +259,10 @@ impl World {
                 self.say(Verbosity::Operations, || format!("{side:?} alarm: {text}"));
                 self.nodes[side as usize].alarms.push(text);
             }
-            Event::PathStalled { .. } | Event::PathRecovered { .. } | Event::PeerGoing { .. } => {}
+            Event::PathStalled { .. }
+            | Event::PathRecovered { .. }
+            | Event::PeerGoing { .. }
+            | Event::Datagram { .. } => {}
             Event::PathReport { tunnel, report } => {
                 self.trace.note(&[9, side as u64, tunnel.0 as u64]);
                 self.nodes[side as usize].reports.push((self.now, report));

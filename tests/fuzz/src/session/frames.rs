@@ -6,7 +6,7 @@ use polyrail_model::{
 };
 use polyrail_session::ResetReason;
 use polyrail_session::wire::{
-    Ack, DataMarks, Echo, Frame, Greeting, MESSAGE_MAX, NUMBER_MAX, Notice, Open, RejectCode,
+    Ack, DataMarks, Echo, Frame, Greeting, MESSAGE_MAX, NUMBER_MAX, Notice, Offer, Open, RejectCode,
     Reset, Said, Terms,
 };
 
@@ -32,7 +32,7 @@ pub fn frame(input: &mut Input<'_>) -> Frame<'static> {
             session: SessionId([input.byte(); 16]),
             counter: (input.byte() % 8).into(),
             founder: (input.byte() % 8).into(),
-            families: Families::BOTH,
+            offer: Offer { families: Families::BOTH, datagrams: true },
             terms: terms(input),
         },
         3 => Frame::Reject { code: input.pick(RejectCode::ALL), reason: "no".to_owned() },

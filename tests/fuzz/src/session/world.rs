@@ -9,7 +9,7 @@ use polyrail_model::{
     SessionId, TunnelMode, Unit, UserId,
 };
 use polyrail_session::limits::FLOW_OVERHEAD;
-use polyrail_session::wire::{Frame, Greeting, Terms, encode};
+use polyrail_session::wire::{Frame, Greeting, Offer, Terms, encode};
 use polyrail_session::{
     Endpoint, Event, FlowKey, Outlet, ResetReason, Settings, TunnelInfo, TunnelKey,
 };
@@ -357,7 +357,7 @@ fn greeting(target: NodeRole, counter: u64) -> Vec<u8> {
             session: SessionId([1; 16]),
             counter,
             founder: 1,
-            families: Families::BOTH,
+            offer: Offer { families: Families::BOTH, datagrams: true },
             terms,
         },
     };

@@ -1,0 +1,245 @@
+//! Passengers' datagrams beyond the cloud: one socket for each binding and address family, used
+//! for all destinations, so that the mapping is endpoint-independent (RFC 4787 REQ-1).
+//!
+//! A datagram for a passenger is accepted only from addresses to which the passenger has sent
+//! (address-dependent filtering, RFC 4787 REQ-8), and nothing is sent that no passenger has sent.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use mio::net::UdpSocket;
+use mio::{Interest, Registry, Token};
+use polyrail_model::{BindingId, Destination, SessionKey, UserId};
+use polyrail_relay::{BindingUse, Relay};
+use polyrail_session::UserDatagram;
+use polyrail_session::limits::BINDINGS_MAX;
+use slab::Slab;
+
+use crate::access::AccessList;
+
+/// The sockets of all bindings.
+pub(crate) struct Datagrams {
+    registry: Registry,
+    base: usize,
+    access: AccessList,
+    bindings: Slab<Outside>,
+    by_key: HashMap<(SessionKey, BindingId), usize>,
+    of_user: HashMap<(SessionKey, UserId), usize>,
+    user_max: usize,
+    /// Bindings of all gateways: each has up to two descriptors.
+    all_max: usize,
+    readable: Vec<usize>,
+    sweep_at: Instant,
+    buffer: Box<[u8]>,
+    pub(crate) counts: Counts,
+}
+
+/// Datagrams that were dropped, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    /// The access list forbids the destination.
+    pub(crate) forbidden: u64,
+    /// The user or the cloud has too many bindings.
+    pub(crate) refused: u64,
+    /// They came from an address to which the passenger has not sent.
+    pub(crate) unsolicited: u64,
+    /// The kernel did not take them.
+    pub(crate) unsent: u64,
+}
+
+/// One binding.
+struct Outside {
+    key: (SessionKey, BindingId),
+    user: UserId,
+    v4: Option<UdpSocket>,
+    v6: Option<UdpSocket>,
+    contacted: HashSet<IpAddr>,
+    used: BindingUse,
+}
+
+impl Datagrams {
+    /// Registers sockets under `base` and the following tokens.
+    pub(crate) fn new(
+        now: Instant,
+        registry: Registry,
+        base: usize,
+        access: AccessList,
+        (user_max, all_max): (usize, usize),
+    ) -> Self {
+        Self {
+            registry,
+            base,
+            access,
+            bindings: Slab::new(),
+            by_key: HashMap::new(),
+            of_user: HashMap::new(),
+            user_max,
+            all_max: all_max.min(BINDINGS_MAX),
+            readable: Vec::new(),
+            sweep_at: now + SWEEP_EVERY,
+            buffer: vec![0; LENGTH_MAX].into_boxed_slice(),
+            counts: Counts::default(),
+        }
+    }
+
+    /// Uses another access list.
+    pub(crate) fn set_access(&mut self, access: AccessList) {
+        self.access = access;
+    }
+
+    /// A passenger has sent a datagram.
+    pub(crate) fn send(&mut self, now: Instant, session: SessionKey, datagram: &UserDatagram) {
+        // Names need a resolver; only SOCKS clients would send them.
+        let Destination::Address(to) = datagram.remote else { return };
+        if self.access.check(to).is_err() {
+            self.counts.forbidden += 1;
+            return;
+        }
+        let Some(index) = self.binding(now, (session, datagram.binding), datagram.user) else {
+            self.counts.refused += 1;
+            return;
+        };
+        let tokens = self.base + 2 * index;
+        let Some(binding) = self.bindings.get_mut(index) else { return };
+        if binding.contacted.len() >= CONTACTED_MAX {
+            binding.contacted.clear();
+        }
+        binding.contacted.insert(to.ip());
+        binding.used.on_sent(now);
+        let (place, any, token) = match to {
+            SocketAddr::V4(_) => (&mut binding.v4, IpAddr::from(Ipv4Addr::UNSPECIFIED), tokens),
+            SocketAddr::V6(_) => (&mut binding.v6, IpAddr::from(Ipv6Addr::UNSPECIFIED), tokens + 1),
+        };
+        let sent = match place {
+            Some(socket) => socket.send_to(&datagram.payload, to),
+            None => open(&self.registry, any, token)
+                .and_then(|socket| place.insert(socket).send_to(&datagram.payload, to)),
+        };
+        if sent.is_err() {
+            self.counts.unsent += 1;
+        }
+    }
+
+    /// A socket is readable.
+    pub(crate) fn on_ready(&mut self, token: Token) {
+        self.readable.push(token.0 - self.base);
+    }
+
+    /// Takes datagrams for passengers, and ends idle bindings.
+    pub(crate) fn on_turn(&mut self, now: Instant, relay: &mut Relay) {
+        for place in std::mem::take(&mut self.readable) {
+            self.receive(now, relay, place);
+        }
+        if now >= self.sweep_at {
+            self.sweep_at = now + SWEEP_EVERY;
+            let over = self.bindings.iter().filter(|(_, binding)| binding.used.is_over(now));
+            let over: Vec<usize> = over.map(|(index, _)| index).collect();
+            for index in over {
+                if let Some((session, id)) = self.end(index) {
+                    relay.endpoint().forget_binding(session, id);
+                }
+            }
+        }
+    }
+
+    /// When [`Datagrams::on_turn`] is due.
+    pub(crate) fn next_timeout(&self, now: Instant) -> Option<Instant> {
+        let sweep = (!self.bindings.is_empty()).then_some(self.sweep_at);
+        if self.readable.is_empty() { sweep } else { Some(now) }
+    }
+
+    /// The session has ended, and its bindings with it.
+    pub(crate) fn forget(&mut self, session: SessionKey) {
+        let of_session = self.bindings.iter().filter(|(_, binding)| binding.key.0 == session);
+        let of_session: Vec<usize> = of_session.map(|(index, _)| index).collect();
+        for index in of_session {
+            self.end(index);
+        }
+    }
+
+    /// Descriptors in use.
+    pub(crate) fn descriptors(&self) -> usize {
+        2 * self.bindings.len()
+    }
+
+    fn receive(&mut self, now: Instant, relay: &mut Relay, place: usize) {
+        let Some(binding) = self.bindings.get_mut(place / 2) else { return };
+        let socket = if place.is_multiple_of(2) { &binding.v4 } else { &binding.v6 };
+        let Some(socket) = socket else { return };
+        let (session, id) = binding.key;
+        for _ in 0..DATAGRAMS_PER_TURN {
+            let (length, from) = match socket.recv_from(&mut self.buffer) {
+                Ok(received) => received,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                // An ICMP error about an earlier datagram; the next one may be sound.
+                Err(_) => continue,
+            };
+            if !binding.contacted.contains(&from.ip()) {
+                self.counts.unsolicited += 1;
+                continue;
+            }
+            binding.used.on_received();
+            let (user, remote) = (Some(binding.user), Destination::Address(from));
+            let payload = self.buffer[..length].to_vec();
+            let datagram = UserDatagram { binding: id, user, remote, payload };
+            relay.endpoint().send_datagram(now, session, datagram);
+        }
+        self.readable.push(place);
+    }
+
+    /// The place of a binding; `None` if there are too many, or its user is not known yet.
+    fn binding(
+        &mut self,
+        now: Instant,
+        key: (SessionKey, BindingId),
+        user: Option<UserId>,
+    ) -> Option<usize> {
+        if let Some(&index) = self.by_key.get(&key) {
+            return Some(index);
+        }
+        let user = user?;
+        let of_user = self.of_user.entry((key.0, user)).or_default();
+        if *of_user >= self.user_max || self.bindings.len() >= self.all_max {
+            return None;
+        }
+        *of_user += 1;
+        let used = BindingUse::new(now);
+        let contacted = HashSet::new();
+        let index = self.bindings.insert(Outside { key, user, v4: None, v6: None, contacted, used });
+        self.by_key.insert(key, index);
+        Some(index)
+    }
+
+    fn end(&mut self, index: usize) -> Option<(SessionKey, BindingId)> {
+        let mut binding = self.bindings.try_remove(index)?;
+        for mut socket in [binding.v4.take(), binding.v6.take()].into_iter().flatten() {
+            // Fails only for an unregistered socket.
+            let _ = self.registry.deregister(&mut socket);
+        }
+        self.by_key.remove(&binding.key);
+        let user = (binding.key.0, binding.user);
+        if let Some(count) = self.of_user.get_mut(&user) {
+            *count -= 1;
+            if *count == 0 {
+                self.of_user.remove(&user);
+            }
+        }
+        Some(binding.key)
+    }
+}
+
+fn open(registry: &Registry, any: IpAddr, token: usize) -> io::Result<UdpSocket> {
+    let mut socket = UdpSocket::bind(SocketAddr::new(any, 0))?;
+    registry.register(&mut socket, Token(token), Interest::READABLE)?;
+    Ok(socket)
+}
+
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
+/// Datagrams received from one socket in a turn.
+const DATAGRAMS_PER_TURN: usize = 64;
+/// Longer datagrams are truncated by the kernel, and dropped by the session: they are too long.
+const LENGTH_MAX: usize = polyrail_session::wire::DATAGRAM_MAX + 1;
+/// Addresses that a binding remembers.
+const CONTACTED_MAX: usize = 1_024;

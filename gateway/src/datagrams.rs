@@ -1,0 +1,242 @@
+//! Passengers' datagrams: from the transparent sockets to the session, and back from the address
+//! to which the passenger sent.
+//!
+//! Each endpoint of a passenger (address and port) has one binding, whatever it sends to, so that
+//! the cloud can map it to one socket (RFC 4787 REQ-1). A binding ends when it is idle, and with
+//! the session.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use mio::{Registry, Token};
+use polyrail_model::{BindingId, Destination, SessionKey, UserId};
+use polyrail_relay::{AcceptGate, BindingUse, Relay};
+use polyrail_session::UserDatagram;
+use polyrail_session::limits::BINDINGS_MAX;
+use socket2::{Protocol, SockAddr, Socket, Type};
+
+use crate::dns::DnsSocket;
+use crate::transparent::transparent_socket;
+
+/// The datagrams of all passengers.
+pub(crate) struct Datagrams {
+    sockets: Vec<(DnsSocket, AcceptGate)>,
+    /// The session to which the bindings belong.
+    session: Option<SessionKey>,
+    bindings: BTreeMap<BindingId, Binding>,
+    by_endpoint: HashMap<SocketAddr, BindingId>,
+    /// The number of each user's bindings.
+    of_user: HashMap<UserId, usize>,
+    user_max: usize,
+    next: u64,
+    replies: Replies,
+    sweep_at: Instant,
+    buffer: Box<[u8]>,
+    /// Datagrams of bindings beyond the bounds.
+    pub(crate) refused: u64,
+}
+
+struct Binding {
+    endpoint: SocketAddr,
+    user: UserId,
+    used: BindingUse,
+}
+
+impl Datagrams {
+    /// Registers the sockets under `base` and the following tokens.
+    pub(crate) fn new(
+        now: Instant,
+        registry: &Registry,
+        base: usize,
+        sockets: Vec<DnsSocket>,
+        user_max: usize,
+    ) -> io::Result<Self> {
+        let mut gated = Vec::new();
+        for (index, mut socket) in sockets.into_iter().enumerate() {
+            socket.register(registry, Token(base + index))?;
+            gated.push((socket, AcceptGate::default()));
+        }
+        Ok(Self {
+            sockets: gated,
+            session: None,
+            bindings: BTreeMap::new(),
+            by_endpoint: HashMap::new(),
+            of_user: HashMap::new(),
+            user_max,
+            next: 1,
+            replies: Replies::default(),
+            sweep_at: now + SWEEP_EVERY,
+            buffer: vec![0; LENGTH_MAX].into_boxed_slice(),
+            refused: 0,
+        })
+    }
+
+    /// The socket with this index is readable.
+    pub(crate) fn on_ready(&mut self, index: usize) {
+        if let Some((_, gate)) = self.sockets.get_mut(index) {
+            gate.on_ready();
+        }
+    }
+
+    /// Takes passengers' datagrams, and ends idle bindings. `user_of` names the user of an address.
+    pub(crate) fn on_turn(
+        &mut self,
+        now: Instant,
+        relay: &mut Relay,
+        mut user_of: impl FnMut(IpAddr) -> UserId,
+    ) {
+        let session = relay.endpoint_ref().current();
+        if session != self.session {
+            self.forget_all();
+            self.session = session;
+        }
+        for index in 0..self.sockets.len() {
+            for _ in 0..DATAGRAMS_PER_TURN {
+                let (socket, gate) = &mut self.sockets[index];
+                let received = gate.take(now, || socket.receive(&mut self.buffer).map(Some));
+                let Some(datagram) = received else { break };
+                let (endpoint, to) = (datagram.client.address, datagram.client.asked);
+                let (Some(session), length) = (session, datagram.length) else { continue };
+                let user = user_of(endpoint.ip());
+                let Some(binding) = self.binding(now, endpoint, user) else { continue };
+                let payload = self.buffer[..length].to_vec();
+                let (user, remote) = (Some(user), Destination::Address(canonical(to)));
+                let datagram = UserDatagram { binding, user, remote, payload };
+                relay.endpoint().send_datagram(now, session, datagram);
+            }
+        }
+        if now >= self.sweep_at {
+            self.sweep_at = now + SWEEP_EVERY;
+            self.sweep(now, relay);
+        }
+    }
+
+    /// When [`Datagrams::on_turn`] is due.
+    pub(crate) fn next_timeout(&self, now: Instant) -> Option<Instant> {
+        let gates = self.sockets.iter().filter_map(|(_, gate)| gate.next_timeout(now));
+        let sweep = (!self.bindings.is_empty()).then_some(self.sweep_at);
+        gates.chain(sweep).min()
+    }
+
+    /// Hands a datagram of the cloud to its passenger.
+    pub(crate) fn deliver(&mut self, now: Instant, session: SessionKey, datagram: &UserDatagram) {
+        if Some(session) != self.session {
+            return;
+        }
+        let Some(binding) = self.bindings.get_mut(&datagram.binding) else { return };
+        let Destination::Address(remote) = &datagram.remote else { return };
+        binding.used.on_received();
+        let endpoint = binding.endpoint;
+        if let Err(error) = self.replies.send(now, *remote, endpoint, &datagram.payload) {
+            tracing::debug!(%endpoint, %remote, %error, "datagram not delivered");
+        }
+    }
+
+    /// The binding of an endpoint; `None` if its user has too many.
+    fn binding(
+        &mut self,
+        now: Instant,
+        endpoint: SocketAddr,
+        user: UserId,
+    ) -> Option<BindingId> {
+        if let Some(&id) = self.by_endpoint.get(&endpoint) {
+            self.bindings.get_mut(&id)?.used.on_sent(now);
+            return Some(id);
+        }
+        let of_user = self.of_user.entry(user).or_default();
+        if *of_user >= self.user_max || self.bindings.len() >= BINDINGS_MAX {
+            self.refused += 1;
+            return None;
+        }
+        *of_user += 1;
+        let id = BindingId(self.next);
+        self.next += 1;
+        let mut used = BindingUse::new(now);
+        used.on_sent(now);
+        self.bindings.insert(id, Binding { endpoint, user, used });
+        self.by_endpoint.insert(endpoint, id);
+        Some(id)
+    }
+
+    fn sweep(&mut self, now: Instant, relay: &mut Relay) {
+        let over = self.bindings.iter().filter(|(_, binding)| binding.used.is_over(now));
+        let over: Vec<BindingId> = over.map(|(&id, _)| id).collect();
+        for id in over {
+            let Some(binding) = self.bindings.remove(&id) else { continue };
+            self.by_endpoint.remove(&binding.endpoint);
+            if let Some(count) = self.of_user.get_mut(&binding.user) {
+                *count -= 1;
+            }
+            if let Some(session) = self.session {
+                relay.endpoint().forget_binding(session, id);
+            }
+        }
+        self.of_user.retain(|_, count| *count > 0);
+        self.replies.sweep(now);
+    }
+
+    fn forget_all(&mut self) {
+        self.bindings.clear();
+        self.by_endpoint.clear();
+        self.of_user.clear();
+    }
+}
+
+/// Sockets bound to the addresses to which passengers have sent, to answer from there.
+///
+/// The kernel delivers passengers' datagrams to the listening socket all the same: TPROXY looks for
+/// connected sockets first, and these are not connected.
+#[derive(Default)]
+struct Replies {
+    sockets: HashMap<SocketAddr, (Socket, Instant)>,
+}
+
+impl Replies {
+    /// Sends without blocking: if the kernel's buffer is full, the datagram is dropped.
+    fn send(
+        &mut self,
+        now: Instant,
+        from: SocketAddr,
+        to: SocketAddr,
+        payload: &[u8],
+    ) -> io::Result<()> {
+        if !self.sockets.contains_key(&from) {
+            if self.sockets.len() >= REPLIES_MAX {
+                self.forget_oldest();
+            }
+            let socket = transparent_socket(from, Type::DGRAM, Protocol::UDP)?;
+            socket.bind(&SockAddr::from(from))?;
+            self.sockets.insert(from, (socket, now));
+        }
+        let Some((socket, used_at)) = self.sockets.get_mut(&from) else { return Ok(()) };
+        *used_at = now;
+        socket.send_to(payload, &SockAddr::from(to)).map(drop)
+    }
+
+    fn forget_oldest(&mut self) {
+        let oldest = self.sockets.iter().min_by_key(|(_, (_, used_at))| *used_at);
+        if let Some((&address, _)) = oldest {
+            self.sockets.remove(&address);
+        }
+    }
+
+    fn sweep(&mut self, now: Instant) {
+        let recent = |used_at: Instant| now.saturating_duration_since(used_at) < REPLY_IDLE;
+        self.sockets.retain(|_, (_, used_at)| recent(*used_at));
+    }
+}
+
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
+/// Datagrams received from one socket in a turn.
+const DATAGRAMS_PER_TURN: usize = 64;
+/// Longer datagrams are truncated by the kernel, and dropped by the session: they are too long.
+const LENGTH_MAX: usize = polyrail_session::wire::DATAGRAM_MAX + 1;
+/// Descriptors for answers.
+const REPLIES_MAX: usize = 256;
+const REPLY_IDLE: Duration = Duration::from_secs(30);

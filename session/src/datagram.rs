@@ -1,0 +1,218 @@
+//! The state of one binding: its waiting datagrams, its rate, and the copies that have arrived.
+
+mod codel;
+mod window;
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use polyrail_model::{BindingId, Destination, UserId};
+
+use codel::Codel;
+pub(crate) use window::Window;
+
+/// A datagram that the caller sends or has received.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UserDatagram {
+    /// The passenger's endpoint.
+    pub binding: BindingId,
+    /// The user: always known where the gateway sends. A cloud that receives knows it from the
+    /// binding's first datagrams.
+    pub user: Option<UserId>,
+    /// The other end: to which the passenger sends, or which has sent.
+    pub remote: Destination,
+    /// Its contents, at most [`DATAGRAM_MAX`](crate::wire::DATAGRAM_MAX) bytes.
+    pub payload: Vec<u8>,
+}
+
+/// One binding of a session.
+#[derive(Debug)]
+pub(crate) struct Binding {
+    pub user: UserId,
+    queue: VecDeque<Queued>,
+    /// Bytes in the queue.
+    queued_bytes: usize,
+    codel: Codel,
+    rate: Rate,
+    /// The number of datagrams sent, which is the sequence number of the next one.
+    pub sent: u64,
+    pub received: Window,
+    /// A datagram of the peer has arrived: it knows the user.
+    pub answered: bool,
+    /// It waits for its turn.
+    pub waits: bool,
+    pub used_at: Instant,
+}
+
+/// A datagram that waits.
+#[derive(Debug)]
+pub(crate) struct Queued {
+    pub at: Instant,
+    pub remote: Destination,
+    pub payload: Vec<u8>,
+}
+
+/// The rate over the present and the last period.
+#[derive(Debug)]
+struct Rate {
+    since: Instant,
+    packets: u32,
+    bytes: usize,
+    /// The last period was like a call's.
+    steady: bool,
+}
+
+impl Binding {
+    pub fn new(now: Instant, user: UserId) -> Self {
+        Self {
+            user,
+            queue: VecDeque::new(),
+            queued_bytes: 0,
+            codel: Codel::default(),
+            rate: Rate { since: now, packets: 0, bytes: 0, steady: false },
+            sent: 0,
+            received: Window::default(),
+            answered: false,
+            waits: false,
+            used_at: now,
+        }
+    }
+
+    /// Appends a datagram; returns how many were dropped because the queue is too long.
+    pub fn push(&mut self, now: Instant, datagram: Queued) -> u64 {
+        self.used_at = now;
+        self.rate.add(now, datagram.payload.len());
+        self.queued_bytes += datagram.payload.len();
+        self.queue.push_back(datagram);
+        let mut dropped = 0;
+        // The oldest is dropped: the newest is worth more.
+        while self.queued_bytes > QUEUE_MAX || self.queue.len() > QUEUE_LENGTH_MAX {
+            let Some(oldest) = self.queue.pop_front() else { break };
+            self.queued_bytes -= oldest.payload.len();
+            dropped += 1;
+        }
+        dropped
+    }
+
+    /// The next datagram to send, and how many before it were dropped because they waited too long.
+    pub fn pop(&mut self, now: Instant) -> (Option<Queued>, u64) {
+        let mut dropped = 0;
+        while let Some(next) = self.queue.pop_front() {
+            self.queued_bytes -= next.payload.len();
+            let waited = now.saturating_duration_since(next.at);
+            let is_last = self.queue.is_empty();
+            if waited < STALE && !self.codel.drops(now, waited, is_last) {
+                return (Some(next), dropped);
+            }
+            dropped += 1;
+        }
+        (None, dropped)
+    }
+
+    /// Returns a datagram that no path takes now.
+    pub fn put_back(&mut self, datagram: Queued) {
+        self.queued_bytes += datagram.payload.len();
+        self.queue.push_front(datagram);
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// The length of the next datagram.
+    pub fn next_length(&self) -> usize {
+        self.queue.front().map_or(0, |next| next.payload.len())
+    }
+
+    /// It is at its beginning, or sends like a call: few bytes, steadily.
+    pub fn is_realtime(&self) -> bool {
+        self.sent < FIRST || self.rate.steady
+    }
+}
+
+impl Rate {
+    fn add(&mut self, now: Instant, bytes: usize) {
+        let age = now.saturating_duration_since(self.since);
+        if age >= PERIOD {
+            let few = self.bytes <= STEADY_BYTES_MAX;
+            self.steady = age < 2 * PERIOD && few && self.packets >= STEADY_PACKETS_MIN;
+            (self.since, self.packets, self.bytes) = (now, 0, 0);
+        }
+        self.packets += 1;
+        self.bytes += bytes;
+        // A burst ends it at once.
+        self.steady &= self.bytes <= STEADY_BYTES_MAX;
+    }
+}
+
+/// The longest queue of a binding, in bytes and datagrams.
+const QUEUE_MAX: usize = 256 * 1_024;
+const QUEUE_LENGTH_MAX: usize = 1_024;
+/// A datagram that has waited for so long is of no use (ITU-T G.114: 400 ms is the limit of a
+/// conversation).
+const STALE: Duration = Duration::from_millis(400);
+/// Each flow's first datagrams: handshakes, and requests of one packet.
+const FIRST: u64 = 4;
+/// The period over which a rate is judged.
+const PERIOD: Duration = Duration::from_millis(500);
+/// 300 kbit/s: voice, and a small video.
+const STEADY_BYTES_MAX: usize = 18_750;
+/// Ten a second.
+const STEADY_PACKETS_MIN: u32 = 5;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn base() -> Instant {
+        #[allow(clippy::disallowed_methods)] // a base for the clock of these tables
+        Instant::now()
+    }
+
+    fn queued(at: Instant, bytes: usize) -> Queued {
+        let remote = Destination::Address(([192, 0, 2, 1], 443).into());
+        Queued { at, remote, payload: vec![0; bytes] }
+    }
+
+    #[test]
+    fn call_is_real_time_and_a_download_is_only_at_its_beginning() {
+        // Bytes, packets a second, whether it is real-time after two seconds.
+        for (bytes, each_s, wanted) in
+            [(160, 50, true), (1_200, 30, true), (1_200, 400, false), (100, 2, false)]
+        {
+            let begin = base();
+            let mut binding = Binding::new(begin, UserId(1));
+            assert!(binding.is_realtime(), "its first ones");
+            for number in 0..2 * each_s {
+                let now = begin + Duration::from_secs(1) * number / each_s;
+                binding.push(now, queued(now, bytes));
+                binding.pop(now);
+                binding.sent += 1;
+            }
+            assert_eq!(binding.is_realtime(), wanted, "{bytes} bytes, {each_s} a second");
+        }
+    }
+
+    #[test]
+    fn queue_is_bounded_and_drops_the_oldest() {
+        let now = base();
+        let mut binding = Binding::new(now, UserId(1));
+        let dropped: u64 = (0..300).map(|_| binding.push(now, queued(now, 1_000))).sum();
+        assert_eq!(dropped, 300 - QUEUE_MAX as u64 / 1_000);
+        let mut binding = Binding::new(now, UserId(1));
+        let dropped: u64 = (0..1_100).map(|_| binding.push(now, queued(now, 1))).sum();
+        assert_eq!(dropped, 1_100 - QUEUE_LENGTH_MAX as u64);
+    }
+
+    #[test]
+    fn stale_datagrams_are_dropped_unsent() {
+        let now = base();
+        let mut binding = Binding::new(now, UserId(1));
+        for at_ms in [0, 10, 390] {
+            binding.push(now, queued(now + Duration::from_millis(at_ms), 100));
+        }
+        let (next, dropped) = binding.pop(now + Duration::from_millis(420));
+        assert_eq!((next.map(|next| next.at), dropped), (Some(now + Duration::from_millis(390)), 2));
+        assert!(binding.is_empty() && binding.queued_bytes == 0);
+    }
+}

@@ -1,0 +1,207 @@
+//! Units that need not arrive, as QUIC DATAGRAM frames (RFC 9221).
+//!
+//! A unit that is longer than a packet is sent in two halves. The first byte tells: `0` a whole
+//! unit; `1` and `2` the halves, followed by the unit's number (2 bytes), which both share.
+//! `quiche` receives few at a time, so that the others can expire here.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use quiche::{Connection, Error};
+
+/// Outgoing units, and incoming halves.
+#[derive(Default)]
+pub(super) struct Datagrams {
+    waiting: VecDeque<(Instant, Vec<u8>)>,
+    /// The number of the next unit that is halved.
+    next: u16,
+    /// Halves whose other half has not arrived, the oldest first.
+    halves: VecDeque<Half>,
+    scratch: Vec<u8>,
+}
+
+struct Half {
+    number: u16,
+    kind: u8,
+    bytes: Vec<u8>,
+}
+
+impl Datagrams {
+    /// Queues a unit; a full queue drops its oldest one.
+    pub(super) fn push(&mut self, expires: Instant, frames: &[u8]) {
+        if self.waiting.len() >= WAITING_MAX {
+            self.waiting.pop_front();
+        }
+        self.waiting.push_back((expires, frames.to_vec()));
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Gives `quiche` the next units; returns whether it was given any.
+    pub(super) fn give(&mut self, connection: &mut Connection, now: Instant) -> bool {
+        let mut given = false;
+        while connection.dgram_send_queue_len() < GIVEN_MAX
+            && let Some((expires, unit)) = self.waiting.pop_front()
+        {
+            if now >= expires {
+                continue;
+            }
+            // `None`: the peer takes none.
+            let Some(longest) = connection.dgram_max_writable_len() else { continue };
+            given |= self.split(&unit, longest, |part| connection.dgram_send(part));
+        }
+        given
+    }
+
+    fn split(
+        &mut self,
+        unit: &[u8],
+        longest: usize,
+        mut send: impl FnMut(&[u8]) -> Result<(), Error>,
+    ) -> bool {
+        let part = &mut self.scratch;
+        if unit.len() < longest {
+            part.clear();
+            part.push(WHOLE);
+            part.extend_from_slice(unit);
+            return send(part).is_ok();
+        }
+        let (first, second) = unit.split_at(unit.len().div_ceil(2));
+        if first.len() + HALF_HEADER > longest {
+            return false;
+        }
+        let number = self.next;
+        self.next = number.wrapping_add(1);
+        [(FIRST, first), (SECOND, second)].into_iter().all(|(kind, half)| {
+            part.clear();
+            part.push(kind);
+            part.extend_from_slice(&number.to_be_bytes());
+            part.extend_from_slice(half);
+            send(part).is_ok()
+        })
+    }
+
+    /// Delivers the units that have arrived whole; returns the number of bytes.
+    pub(super) fn take(
+        &mut self,
+        connection: &mut Connection,
+        sink: &mut dyn FnMut(&[u8]),
+    ) -> usize {
+        let mut total = 0;
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.resize(PART_MAX, 0);
+        loop {
+            match connection.dgram_recv(&mut scratch) {
+                Ok(length) => {
+                    total += length;
+                    self.on_part(&scratch[..length], sink);
+                }
+                Err(Error::BufferTooShort) => {}
+                Err(_) => break,
+            }
+        }
+        self.scratch = scratch;
+        total
+    }
+
+    /// Parts that follow no rule are dropped.
+    fn on_part(&mut self, part: &[u8], sink: &mut dyn FnMut(&[u8])) {
+        match part {
+            [WHOLE, unit @ ..] => sink(unit),
+            [kind @ (FIRST | SECOND), high, low, bytes @ ..] => {
+                let (kind, number) = (*kind, u16::from_be_bytes([*high, *low]));
+                let other = self.halves.iter().position(|half| half.number == number);
+                let Some(other) = other.and_then(|place| self.halves.remove(place)) else {
+                    if self.halves.len() >= HALVES_MAX {
+                        self.halves.pop_front();
+                    }
+                    self.halves.push_back(Half { number, kind, bytes: bytes.to_vec() });
+                    return;
+                };
+                match (other.kind, kind) {
+                    (FIRST, SECOND) => sink(&[&other.bytes, bytes].concat()),
+                    (SECOND, FIRST) => sink(&[bytes, &other.bytes].concat()),
+                    // Its number was used again.
+                    _ => self.halves.push_back(Half { number, kind, bytes: bytes.to_vec() }),
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+const WHOLE: u8 = 0;
+const FIRST: u8 = 1;
+const SECOND: u8 = 2;
+/// Kind and number.
+const HALF_HEADER: usize = 3;
+/// Units that wait for `quiche`.
+const WAITING_MAX: usize = 256;
+/// DATAGRAM frames that `quiche` holds: they cannot expire there.
+const GIVEN_MAX: usize = 4;
+/// Halves that wait for their other half.
+const HALVES_MAX: usize = 64;
+/// The longest part: no packet has more.
+const PART_MAX: usize = 1_500;
+/// DATAGRAM frames that `quiche` keeps for us: those of one batch of packets.
+pub(super) const RECEIVED_MAX: usize = 1_024;
+/// And those that it takes: both halves of the last unit fit.
+pub(super) const SENT_MAX: usize = GIVEN_MAX + 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The parts of a unit of this length.
+    fn parts(sender: &mut Datagrams, unit: &[u8], longest: usize) -> Option<Vec<Vec<u8>>> {
+        let mut parts = Vec::new();
+        let send = |part: &[u8]| {
+            parts.push(part.to_vec());
+            Ok(())
+        };
+        sender.split(unit, longest, send).then_some(parts)
+    }
+
+    fn received(receiver: &mut Datagrams, parts: &[Vec<u8>]) -> Vec<Vec<u8>> {
+        let mut units = Vec::new();
+        for part in parts {
+            receiver.on_part(part, &mut |unit| units.push(unit.to_vec()));
+        }
+        units
+    }
+
+    #[test]
+    fn unit_arrives_whole_whatever_the_order_of_its_halves() {
+        let (mut sender, mut receiver) = (Datagrams::default(), Datagrams::default());
+        for (length, longest, count) in
+            [(100, 1_200, 1), (1_199, 1_200, 1), (1_200, 1_200, 2), (2_100, 1_200, 2)]
+        {
+            let unit: Vec<u8> = (0..length).map(|byte| byte as u8).collect();
+            let mut parts = parts(&mut sender, &unit, longest).unwrap();
+            assert_eq!(parts.len(), count, "{length}");
+            assert!(parts.iter().all(|part| part.len() <= longest));
+            assert_eq!(received(&mut receiver, &parts), [unit.clone()], "{length}");
+            parts.reverse();
+            assert_eq!(received(&mut receiver, &parts), [unit], "{length}");
+        }
+        assert!(parts(&mut sender, &[0; 2_395], 1_200).is_none(), "longer than two parts");
+        assert!(receiver.halves.is_empty());
+    }
+
+    #[test]
+    fn lone_halves_are_bounded_and_never_joined_wrongly() {
+        let (mut sender, mut receiver) = (Datagrams::default(), Datagrams::default());
+        for _ in 0..1_000 {
+            let parts = parts(&mut sender, &[7; 1_500], 1_200).unwrap();
+            assert!(received(&mut receiver, &parts[..1]).is_empty());
+        }
+        assert_eq!(receiver.halves.len(), HALVES_MAX);
+        let twice = [vec![FIRST, 0, 1, b'a'], vec![FIRST, 0, 1, b'b'], vec![SECOND, 0, 1, b'c']];
+        assert_eq!(received(&mut receiver, &twice), [b"bc"]);
+        for odd in [&[][..], &[3], &[1], &[2, 0]] {
+            assert!(received(&mut receiver, &[odd.to_vec()]).is_empty(), "{odd:?}");
+        }
+    }
+}
