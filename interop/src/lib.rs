@@ -23,6 +23,7 @@ pub mod carrier;
 pub mod client;
 pub mod configuration;
 pub mod crash;
+pub mod datagrams;
 pub mod demo;
 pub mod dns;
 pub mod download;

@@ -17,6 +17,7 @@ mod refusals;
 mod reload;
 mod restart;
 mod semantics;
+mod udp;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{PoisonError, RwLock};

@@ -1,0 +1,126 @@
+//! Datagrams of a passenger: an echo server, single exchanges, and a call.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use polyrail_emulator::namespace::Namespace;
+
+use crate::addresses::{Family, SERVER};
+
+/// The port of the echo server.
+pub const ECHO_PORT: u16 = 7_007;
+
+/// Starts a server in this namespace that returns every datagram, for both families.
+///
+/// # Errors
+/// The port is taken.
+pub fn serve_echo(server: &Namespace) -> Result<()> {
+    for family in Family::BOTH {
+        let address = SERVER.at(family, ECHO_PORT);
+        let socket = server.run(|| UdpSocket::bind(address))?.context("echo server")?;
+        std::thread::spawn(move || {
+            let mut buffer = [0; 65_536];
+            // An error is about an earlier datagram.
+            loop {
+                if let Ok((length, from)) = socket.recv_from(&mut buffer) {
+                    let _ = socket.send_to(&buffer[..length], from);
+                }
+            }
+        });
+    }
+    Ok(())
+}
+
+/// A socket of a passenger that is connected to an address: it takes only answers from there.
+///
+/// # Errors
+/// The namespace has no route.
+pub fn connected(passenger: &Namespace, to: SocketAddr) -> Result<UdpSocket> {
+    passenger.run(|| {
+        let any: IpAddr = match to {
+            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let socket = UdpSocket::bind((any, 0))?;
+        socket.connect(to)?;
+        io::Result::Ok(socket)
+    })?
+    .context("a passenger's socket")
+}
+
+/// Sends one datagram of this length and waits for its echo; false if there is none.
+///
+/// # Errors
+/// The echo differs, or the socket fails.
+pub fn echoes(socket: &UdpSocket, length: usize, patience: Duration) -> Result<bool> {
+    let sent: Vec<u8> = (0..length).map(|byte| byte as u8).collect();
+    socket.set_read_timeout(Some(patience))?;
+    socket.send(&sent)?;
+    let mut buffer = vec![0; 65_536];
+    match socket.recv(&mut buffer) {
+        Ok(received) => {
+            ensure!(buffer[..received] == sent, "{length} bytes came back as {received} others");
+            Ok(true)
+        }
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+        Err(error) => Err(error).context("an echo"),
+    }
+}
+
+/// What happened to the packets of a call.
+#[derive(Clone, Debug, Default)]
+pub struct Call {
+    /// The round-trip time of each packet; `None` if it was lost. Sent every [`PACKET_EVERY`].
+    pub round_trips: Vec<Option<Duration>>,
+    /// Echoes that came more than once.
+    pub repeated: usize,
+}
+
+/// The distance of the packets of a call.
+pub const PACKET_EVERY: Duration = Duration::from_millis(20);
+
+impl Call {
+    /// Makes a call of this length: 50 packets of 172 bytes a second, which the server returns.
+    ///
+    /// # Errors
+    /// The socket fails.
+    pub fn make(socket: &UdpSocket, length: Duration) -> Result<Self> {
+        let count = length.div_duration_f64(PACKET_EVERY) as usize;
+        let receiver = socket.try_clone()?;
+        receiver.set_read_timeout(Some(Duration::from_millis(100)))?;
+        let begin = Instant::now();
+        let until = begin + length + Duration::from_secs(1);
+        let receive = move || {
+            let mut call = Self { round_trips: vec![None; count], repeated: 0 };
+            let mut buffer = [0; 2_048];
+            while Instant::now() < until {
+                let Ok(length) = receiver.recv(&mut buffer) else { continue };
+                let Some(number) = buffer[..length].first_chunk::<4>() else { continue };
+                let number = u32::from_be_bytes(*number) as usize;
+                let sent_at = begin + PACKET_EVERY * number as u32;
+                match call.round_trips.get_mut(number) {
+                    Some(place @ None) => *place = Some(sent_at.elapsed()),
+                    Some(Some(_)) => call.repeated += 1,
+                    None => {}
+                }
+            }
+            call
+        };
+        let receiving = std::thread::spawn(receive);
+        for number in 0..count as u32 {
+            let due = begin + PACKET_EVERY * number;
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            let mut packet = [0; 172];
+            packet[..4].copy_from_slice(&number.to_be_bytes());
+            socket.send(&packet)?;
+        }
+        receiving.join().map_err(|_| anyhow::anyhow!("the receiver of a call panicked"))
+    }
+
+    /// How many were lost, or took longer than this.
+    pub fn bad(&self, limit: Duration) -> usize {
+        self.round_trips.iter().filter(|trip| trip.is_none_or(|trip| trip > limit)).count()
+    }
+}

@@ -1,0 +1,52 @@
+//! Passengers' datagrams through both daemons.
+
+use std::time::Duration;
+
+use anyhow::{Result, anyhow, ensure};
+use polyrail_interop::addresses::{Family, SERVER};
+use polyrail_interop::carrier::Link;
+use polyrail_interop::datagrams::{Call, ECHO_PORT, connected, echoes, serve_echo};
+use polyrail_interop::world::Plan;
+
+use crate::{alone, both_modes, in_both_modes};
+
+const PATIENCE: Duration = Duration::from_secs(2);
+
+#[test]
+fn datagrams_of_every_length_cross_in_both_families() -> Result<()> {
+    in_both_modes(&Plan::twins(), Duration::from_secs(60), |world| {
+        serve_echo(&world.lab.server)?;
+        for family in Family::BOTH {
+            let socket = connected(&world.lab.passenger, SERVER.at(family, ECHO_PORT))?;
+            for length in [0, 1, 200, 1_200, 1_372, 1_452, 2_047, 2_048] {
+                ensure!(echoes(&socket, length, PATIENCE)?, "{length} bytes, {family:?}: lost");
+            }
+            ensure!(!echoes(&socket, 2_049, Duration::from_millis(300))?, "too long, {family:?}");
+            ensure!(echoes(&socket, 100, PATIENCE)?, "the next one, {family:?}");
+        }
+        Ok(())
+    })
+}
+
+/// The call has copies on the other carrier.
+#[test]
+fn call_survives_a_dark_carrier() -> Result<()> {
+    let plan =
+        Plan::new().carrier("near", Link::new(20.0, 30)).carrier("far", Link::new(20.0, 60));
+    alone(|| {
+        both_modes(&plan, Duration::from_secs(60), |world| {
+            serve_echo(&world.lab.server)?;
+            let socket = connected(&world.lab.passenger, SERVER.at(Family::V4, ECHO_PORT))?;
+            let calling = std::thread::spawn(move || Call::make(&socket, Duration::from_secs(9)));
+            std::thread::sleep(Duration::from_secs(3));
+            world.carriers[0].dark_for(&world.lab, Duration::from_secs(3))?;
+            let call = calling.join().map_err(|_| anyhow!("the call panicked"))??;
+            let bad = call.bad(Duration::from_millis(150));
+            let (all, repeated) = (call.round_trips.len(), call.repeated);
+            println!("{bad} of {all} packets lost or late, {repeated} repeated");
+            ensure!(repeated == 0, "{repeated} repeated");
+            ensure!(bad <= 5, "{bad} lost or late: {:?}", call.round_trips);
+            Ok(())
+        })
+    })
+}
