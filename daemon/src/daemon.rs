@@ -114,9 +114,10 @@ impl<C: Tables> Daemon<C> {
     pub fn reload_session(&mut self, now: Instant, relay: &mut Relay, config: &Common) {
         let (old, new) = (&self.config.common, &config.session);
         let is_same_chain = old.scheduler == config.scheduler;
-        if old.session == *new && is_same_chain {
+        if old.session == *new && is_same_chain && old.udp == config.udp {
             return;
         }
+        self.settings.datagram_chain = config.udp.chain();
         self.settings.linger = new.linger;
         self.settings.flows_max = new.flows_max.min(self.flows_within);
         self.settings.user_flows_max = new.user_flows_max;

@@ -73,6 +73,7 @@ pub fn session_settings(config: &Common) -> Settings {
         flows_max: session.flows_max,
         user_flows_max: session.user_flows_max,
         chain: config.scheduler.chain.clone(),
+        datagram_chain: config.udp.chain(),
         ..Settings::default()
     }
 }

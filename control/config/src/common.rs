@@ -32,6 +32,9 @@ pub struct Common {
     /// The chain of schedulerlets of this node's direction of sending.
     #[serde(default)]
     pub scheduler: SchedulerConfig,
+    /// How this node sends passengers' datagrams.
+    #[serde(default)]
+    pub udp: UdpConfig,
     /// The admin socket, if any.
     pub admin: Option<Admin>,
     /// The database of handovers, if any.
@@ -154,6 +157,41 @@ pub struct SchedulerConfig {
     pub chain: ChainSpec,
 }
 
+/// `[udp]`: how this node sends passengers' datagrams.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct UdpConfig {
+    /// Which real-time datagrams have a copy on a second carrier; default always.
+    pub copies: DatagramCopies,
+}
+
+/// Which real-time datagrams have a copy on a second carrier.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DatagramCopies {
+    /// All of them, within a budget.
+    #[default]
+    Always,
+    /// Those whose carrier may be dark: its failure is predicted, or it is silent.
+    Forecast,
+    /// None.
+    Off,
+}
+
+impl UdpConfig {
+    /// The chain for datagrams.
+    #[expect(clippy::expect_used, reason = "a test builds the chain of each value")]
+    pub fn chain(&self) -> ChainSpec {
+        let copies: &[&str] = match self.copies {
+            DatagramCopies::Always => &["datagram_redundancy"],
+            DatagramCopies::Forecast => &["datagram_redundancy(forecast=true)"],
+            DatagramCopies::Off => &[],
+        };
+        let rules = [&["handover_rejection(hazard=true)", "flow_pinning"], copies].concat();
+        ChainSpec::of(&rules).expect("its rules exist")
+    }
+}
+
 /// `[admin]`: the admin socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -215,8 +253,8 @@ impl fmt::Display for Mode {
 
 impl Common {
     /// The names of its fields.
-    pub(crate) const KEYS: [&'static str; 7] =
-        ["mode", "log", "tls", "session", "scheduler", "admin", "linkdb"];
+    pub(crate) const KEYS: [&'static str; 8] =
+        ["mode", "log", "tls", "session", "scheduler", "udp", "admin", "linkdb"];
 
     /// The paths in it.
     pub(crate) fn paths(&mut self) -> Vec<&mut PathBuf> {

@@ -28,8 +28,8 @@ mod tests;
 pub use carrier::{CarrierConfig, CarrierRole};
 pub use cloud::{Access, CloudConfig, CloudTables, Dial, TunnelConfig};
 pub use common::{
-    Admin, Common, LogConfig, LogFormat, LogLevel, Mode, Overrides, SOCKET_PATH_MAX,
-    SchedulerConfig, SessionConfig, TlsConfig, chain,
+    Admin, Common, DatagramCopies, LogConfig, LogFormat, LogLevel, Mode, Overrides,
+    SOCKET_PATH_MAX, SchedulerConfig, SessionConfig, TlsConfig, UdpConfig, chain,
 };
 pub use document::{Config, FILE_MAX, Tables};
 pub use error::{ConfigError, Problem};

@@ -109,7 +109,9 @@ fn every_table_of_a_gateway_is_read() {
                   [log]\nlevel = \"trace\"\nformat = \"json\"\n\
                   [linkdb]\npath = \"/l\"\nevents_max = 1000\nretention_days = 36500\n\
                   forecast = false\n\
-                  [intercept]\ninterfaces=[\"l\"]\nother = \"direct:a\"\nprivate = \"carry\"\n";
+                  [udp]\ncopies = \"forecast\"\n\
+                  [intercept]\ninterfaces=[\"l\"]\nother = \"direct:a\"\nprivate = \"carry\"\n\
+                  udp = \"direct:a\"\n";
     let config = gateway(&format!("mode = \"quic\"\n{text}{tables}")).unwrap();
     assert_eq!((config.common.mode, config.carriers[0].mode), (Mode::Quic, Some(Mode::Tls)));
     assert_eq!(config.carrier_mode(&config.carriers[0]), Mode::Tls);
@@ -140,7 +142,18 @@ fn every_table_of_a_gateway_is_read() {
     assert_eq!(common.linkdb, Some(linkdb));
     let intercept = own.intercept.unwrap();
     assert_eq!(intercept.other, OtherTraffic::Direct("a".parse().unwrap()));
+    assert_eq!(intercept.udp, UdpTraffic::Direct("a".parse().unwrap()));
     assert_eq!(intercept.private, PrivateTraffic::Carry);
+    assert_eq!(common.udp.copies, DatagramCopies::Forecast);
+}
+
+#[test]
+fn chain_of_each_kind_of_copies_builds() {
+    let rules = |copies| UdpConfig { copies }.chain().names().to_vec();
+    let chain = ChainSpec::named("datagrams").unwrap();
+    assert_eq!(UdpConfig::default().chain(), chain);
+    assert_eq!(rules(DatagramCopies::Forecast)[2], "datagram_redundancy(forecast=true)");
+    assert_eq!(rules(DatagramCopies::Off), chain.names()[..2]);
 }
 
 #[test]
@@ -287,6 +300,7 @@ fn mistakes_in_other_tables_have_line_key_and_reason() {
         ("scheduler]", "chain = \"x\"", "scheduler.chain", "min_rtt"),
         ("scheduler]", "chain = [\"min_rtt\", \"x\"]", "scheduler.chain", "there are: blest,"),
         ("scheduler]", "chain = [\"redundancy\"]", "scheduler.chain", "no rule of this chain"),
+        ("udp]", "copies = \"twice\"", "udp.copies", "unknown variant"),
         ("scheduler]", "chain = []", "scheduler.chain", "1 to 16 schedulerlets, not 0"),
         ("log]", "level = \"loud\"", "log.level", "expected one of `error`, `warn`"),
         ("log]", "format = \"xml\"", "log.format", "`json`"),
@@ -469,7 +483,7 @@ fn reference_has_every_key() {
         rows.iter().any(|row| row.split('|').nth(1).is_some_and(|cell| cell.contains(&quoted)))
     };
     let tables = "cloud restart intercept dns socks5 users telemetry log tls session scheduler \
-                  admin linkdb carrier access dial tunnel";
+                  udp admin linkdb carrier access dial tunnel";
     let tables: Vec<_> = tables.split_whitespace().collect();
     let mut count = 0;
     for table in std::iter::once("").chain(tables.iter().copied()) {

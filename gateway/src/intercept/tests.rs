@@ -52,7 +52,7 @@ fn usual_rules_match_the_golden_file() {
 #[test]
 fn direct_rules_match_the_golden_file() {
     let plan = plan_of(
-        "[intercept]\ninterfaces = [\"lan0\"]\nipv6 = false\nprivate = \"carry\"\n\
+        "[intercept]\ninterfaces = [\"lan0\"]\nipv6 = false\nprivate = \"carry\"\nudp = \"direct:a\"\n\
          port = 17\nmark = 0xffffffff\ntable = 252\nother = \"direct:a\"",
     );
     let router = Some("198.51.100.1".parse().unwrap());
@@ -81,7 +81,13 @@ fn configurations_change_the_rules() {
         ("", "dport 53", false),
         (DNS, "udp dport 53 goto dns", true),
         (DNS, "tproxy ip6 to [::1]:7853", true),
-        ("", "@senders4", false),
+        ("", "@senders4", true),
+        ("udp = \"reject\"", "@senders4", false),
+        ("", "meta l4proto udp goto datagrams", true),
+        ("udp = \"reject\"", "datagrams", false),
+        ("udp = \"reject\"", "udp reject with icmpx type port-unreachable", true),
+        ("udp = \"direct:a\"", "meta l4proto udp goto direct", true),
+        ("udp = \"direct:a\"", "masquerade", true),
         (DNS, "ether saddr != @senders6 counter drop", true),
         (BY_ADDRESS, "udp dport 53 goto dns", true),
         (BY_ADDRESS, "senders", false),
@@ -115,7 +121,7 @@ fn invalid_configurations_are_rejected() {
 
 #[test]
 fn families_change_in_one_transaction() {
-    let change = |v4, v6| families_change(Families { v4, v6 });
+    let change = |v4, v6| families_change("carried", Families { v4, v6 });
     assert_eq!(change(false, false), "flush set inet polyrail carried");
     assert_eq!(
         change(true, false),

@@ -47,6 +47,7 @@ pub fn paths(count: u64) -> Vec<PathView> {
         stalled: false,
         quiet: Duration::ZERO,
         backup: false,
+        metered: false,
         forecast: Some(Forecast {
             fails_in: ms(9_000),
             ends_in: ms(9_000),
@@ -107,6 +108,7 @@ impl Work {
             carried: PathSet::EMPTY,
             tail: self.scene == Scene::Tail,
             reinjected: false,
+            realtime: false,
             recovery: Duration::from_secs(1),
         };
         self.chain.decide(&Input { paths: &self.paths, segment, now: self.now })

@@ -2,7 +2,7 @@
 
 use polyrail_model::codec::FieldError;
 use polyrail_model::{
-    Bitrate, Channel, Destination, Families, FlowId, HostName, InstanceId, PathId, SessionId,
+    BindingId, Bitrate, Channel, Destination, Families, FlowId, HostName, InstanceId, PathId, SessionId,
     UserId,
 };
 use polyrail_scheduler::SEGMENT;
@@ -110,6 +110,19 @@ fn round_trip(frame: &Frame<'_>, cut: usize) {
 }
 
 proptest! {
+    #[test]
+    fn datagrams(
+        binding in 1..=NUMBER_MAX, numbers in (number(), number()), user in any::<Option<u32>>(),
+        remote in destination_strategy(), data in prop::collection::vec(any::<u8>(), 0..300),
+        cut in 1usize..400,
+    ) {
+        let (sequence, sent_us) = numbers;
+        let user = user.map(|user| UserId(user.into()));
+        let binding = BindingId(binding);
+        let datagram = Datagram { binding, sequence, sent_us, user, remote };
+        round_trip(&Frame::Datagram { datagram, data: &data }, cut);
+    }
+
     #[test]
     fn greetings(
         array in any::<[u8; 16]>(), proof in any::<[u8; 32]>(), greeting in greeting_strategy(),
@@ -262,16 +275,21 @@ fn samples() -> Vec<Vec<u8>> {
         waited_us: 400_000,
         payload: b"opaque",
     };
+    let welcome = |datagrams| {
+        let session = SessionId([8; 16]);
+        let offer = Offer { families: Families::BOTH, datagrams };
+        Frame::Welcome { session, counter: 3, founder: 1, offer, terms }
+    };
+    let datagram = |user| {
+        let remote = Destination::Address(([192, 0, 2, 1], 443).into());
+        let (binding, sequence, sent_us) = (BindingId(7), 300, 5_000);
+        let datagram = Datagram { binding, sequence, sent_us, user, remote };
+        Frame::Datagram { datagram, data: b"udp" }
+    };
     let frames = [
         Frame::Hello { instance: InstanceId([7; 16]), greeting: greeting.clone(), terms },
         Frame::Join { session: SessionId([8; 16]), proof: [9; 32], greeting },
-        Frame::Welcome {
-            session: SessionId([8; 16]),
-            counter: 3,
-            founder: 1,
-            offer: Offer { families: Families::BOTH, datagrams: true },
-            terms,
-        },
+        welcome(false),
         Frame::Reject { code: RejectCode::Unknown, reason: "gone".into() },
         Frame::Open { open, data: b"GET / HTTP/1.1\r\n\r\n" },
         Frame::Data { flow, sequence: 1_000, sent_us: 6_000, marks, data: b"hello" },
@@ -287,6 +305,9 @@ fn samples() -> Vec<Vec<u8>> {
         Frame::Unknown { kind: 0x12 },
         message(false),
         message(true),
+        welcome(true),
+        datagram(Some(UserId(9))),
+        datagram(None),
     ];
     let encoded = |frame: &Frame<'_>| {
         let mut bytes = Vec::new();
@@ -316,6 +337,24 @@ fn longest_message_fits_a_packet_and_a_longer_one_is_rejected() {
     bytes.clear();
     encode(&frame(&payload), &mut bytes);
     assert_eq!(decoder.feed(&bytes, |_| {}), Err(FieldError::Invalid("message too long").into()));
+}
+
+#[test]
+fn datagram_of_the_longest_length_is_accepted_and_a_longer_one_is_rejected() {
+    let data = [7; DATAGRAM_MAX + 1];
+    let remote = Destination::Address(([0; 16], 9).into());
+    let (binding, sequence) = (BindingId(NUMBER_MAX), NUMBER_MAX);
+    let user = Some(UserId(NUMBER_MAX));
+    let datagram = Datagram { binding, sequence, sent_us: NUMBER_MAX, user, remote };
+    for (length, accepted) in [(DATAGRAM_MAX, true), (DATAGRAM_MAX + 1, false)] {
+        let frame = Frame::Datagram { datagram: datagram.clone(), data: &data[..length] };
+        let mut bytes = Vec::new();
+        encode(&frame, &mut bytes);
+        assert!(bytes.len() <= HEADER + 52 + length, "{} bytes", bytes.len());
+        let mut same = false;
+        let fed = Decoder::default().feed(&bytes, |seen| same = seen == frame);
+        assert_eq!((fed.is_ok(), same), (accepted, accepted));
+    }
 }
 
 /// The length of the unit of one segment. A QUIC packet at an MTU of 1,500 has room for about 1,427

@@ -11,13 +11,14 @@
 //! `block = true` nothing is sent instead, until the first rejection ends.
 //!
 //! With `hazard = true` the rule is our own. An idle path costs its capacity, while a failure costs
-//! the time until the segment is sent again over another path, which the session measures
-//! (`recovery`). With the probability `p` that the path fails before the segment is acknowledged,
-//! the segment arrives after `(1 - p) at + p (recovery + by)`, where `at` is the delivery over this
-//! path and `by` over the other one. The path is rejected for the segment exactly while that is
-//! later than `by` and the other path's own risk. A path that is full delivers it after one more
-//! window of the flow's data. So an unlikely failure rejects only where another path is as good,
-//! and a certain one rejects always. The path with the least risk is never rejected.
+//! the time until its segments are sent again over another path, which the session measures
+//! (`recovery`). What counts is when the rest of the flow is delivered: `both` is the time with
+//! both paths, `alone` that over the other one. If the path fails, that carries the rest, too, and
+//! again a window that is lost, and not before `recovery` and its own delivery of a segment:
+//! `failed`. With the probability `p` that the path fails before the segment is acknowledged, the
+//! path is rejected exactly while `alone` is earlier than `(1 - p) both + p failed`. So an unlikely
+//! failure rejects only for the end of a flow or where another path is as good, and a certain one
+//! rejects always. The path with the least risk is never rejected.
 
 use std::time::{Duration, Instant};
 
@@ -26,8 +27,8 @@ use polyrail_model::PathId;
 use crate::params::{ParamError, Reader};
 use crate::rules::path_rate::window;
 use crate::rules::per_path::PerPath;
-use crate::rules::polyrail::earliest_delivery::{delivery, seconds};
-use crate::{Input, Kind, Note, PATHS_MAX, PathSets, PathView, SEGMENT, Schedulerlet, SegmentView};
+use crate::rules::polyrail::earliest_delivery::{bytes_s, delivery, seconds};
+use crate::{Input, Kind, Note, PATHS_MAX, PathSets, PathView, SEGMENT, Schedulerlet};
 
 #[derive(Debug)]
 pub struct HandoverRejection {
@@ -53,18 +54,13 @@ impl HandoverRejection {
         Ok(Self { block, hazard, paths: PerPath::default() })
     }
 
-    /// When a segment is delivered over a path, in seconds from now, and the probability that the
-    /// path fails before.
-    fn expected(&mut self, path: &PathView, segment: &SegmentView, now: Instant) -> (f64, f64) {
-        let bytes = match path.available() {
-            true => SEGMENT,
-            false => segment.remaining.0.min(window(path)).max(SEGMENT),
-        };
-        let delivered = delivery(path, bytes);
+    /// The probability that a path fails before a segment is acknowledged.
+    fn risk(&mut self, path: &PathView, now: Instant) -> f64 {
         let Some(forecast) = path.forecast else {
             self.paths.forget(path.id);
-            return (delivered, 0.0);
+            return 0.0;
         };
+        let delivered = delivery(path, SEGMENT);
         let acked = seconds(delivered + path.rtt_min.as_secs_f64() / 2.0);
         let mut fails = forecast.fails_within(acked);
         if forecast.ends_in.is_zero() {
@@ -75,11 +71,11 @@ impl HandoverRejection {
         } else {
             self.paths.forget(path.id);
         }
-        (delivered, fails)
+        fails
     }
 
-    /// Rejects the paths over which a segment is expected later than over another one that risks
-    /// less.
+    /// Rejects the paths without which the rest of the flow is expected earlier, over another one
+    /// that risks less.
     fn reject_by_hazard(&mut self, sets: &mut PathSets, input: &Input<'_>) {
         let candidates = sets.candidates();
         // The usual case, for every segment.
@@ -87,21 +83,25 @@ impl HandoverRejection {
             return candidates.iter().for_each(|path| self.paths.forget(input.paths[path].id));
         }
         let recovery = input.segment.recovery.as_secs_f64();
-        let mut expected = [(0.0, 0.0); PATHS_MAX];
+        let rest = input.segment.remaining.0.max(SEGMENT);
+        let mut risks = [0.0; PATHS_MAX];
         for path in candidates.iter() {
-            expected[path] = self.expected(&input.paths[path], &input.segment, input.now);
+            risks[path] = self.risk(&input.paths[path], input.now);
         }
         for path in candidates.iter() {
-            let (at, fails) = expected[path];
+            let view = &input.paths[path];
             let is_earlier = |other: usize| {
-                let view = &input.paths[other];
-                let usable = !view.stalled && view.timeouts == 0;
-                let allowed = usable && (input.paths[path].backup || !view.backup);
-                let (by, other_fails) = expected[other];
-                let safer = fails - other_fails;
-                allowed && safer > 0.0 && (by - at) * (1.0 - fails) < safer * recovery
+                let other_view = &input.paths[other];
+                let usable = !other_view.stalled && other_view.timeouts == 0;
+                let allowed = usable && (view.backup || !other_view.backup);
+                let safer = risks[path] - risks[other];
+                let alone = delivery(other_view, rest);
+                let lost = window(view) as f64 / bytes_s(other_view);
+                let failed = (alone + lost).max(recovery + delivery(other_view, SEGMENT));
+                let gain = (alone - both(view, other_view, rest)) * (1.0 - risks[path]);
+                allowed && safer > 0.0 && gain < safer * (failed - alone)
             };
-            if fails > 0.0 && candidates.iter().any(is_earlier) {
+            if risks[path] > 0.0 && candidates.iter().any(is_earlier) {
                 sets.reject(path);
             }
         }
@@ -124,6 +124,15 @@ impl HandoverRejection {
         let probe = passage.probed_at.map(|at| at + path.srtt);
         [Some(since + BEYOND_MAX), probe].into_iter().flatten().max().filter(|until| now < *until)
     }
+}
+
+/// When so many bytes would be there over both paths, in seconds from now: not before the first one
+/// delivers a segment.
+fn both(path: &PathView, other: &PathView, bytes: u64) -> f64 {
+    let queued = path.outstanding.0.saturating_add(other.outstanding.0).saturating_add(bytes);
+    let drained = queued as f64 / (bytes_s(path) + bytes_s(other));
+    let half_round = path.rtt_min.min(other.rtt_min).as_secs_f64() / 2.0;
+    (drained - half_round).max(delivery(path, SEGMENT))
 }
 
 impl Schedulerlet for HandoverRejection {

@@ -30,13 +30,14 @@ impl EarliestDelivery {
     }
 }
 
-fn bytes_s(path: &PathView) -> f64 {
-    attainable_rate(path).as_bps() as f64 / 8.0
+/// The rate that the path attains, in bytes per second; at least one.
+pub(crate) fn bytes_s(path: &PathView) -> f64 {
+    (attainable_rate(path).as_bps() as f64 / 8.0).max(1.0)
 }
 
 /// When so many bytes more would be there over this path, in seconds from now.
 pub(crate) fn delivery(path: &PathView, bytes: u64) -> f64 {
-    let drained = path.outstanding.0.saturating_add(bytes) as f64 / bytes_s(path).max(1.0);
+    let drained = path.outstanding.0.saturating_add(bytes) as f64 / bytes_s(path);
     (drained - path.rtt_min.as_secs_f64() / 2.0).max(delay(path).as_secs_f64())
 }
 
