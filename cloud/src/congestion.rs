@@ -182,7 +182,7 @@ mod tests {
         for (carrier, secret) in [("lte", 1), ("satellite", 2)] {
             let (near, far) = fake::pair(&train, &ground, [secret; 32]).unwrap();
             controls.push((near.control(), far.control()));
-            let label = Label { carrier: carrier.to_owned(), backup: false };
+            let label = Label { carrier: carrier.to_owned(), ..Label::default() };
             gateway.relay.add_tunnel(Box::new(near), label).unwrap();
             cloud.relay.add_tunnel(Box::new(far), Label::default()).unwrap();
         }

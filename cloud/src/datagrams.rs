@@ -207,7 +207,8 @@ impl Datagrams {
         *of_user += 1;
         let used = BindingUse::new(now);
         let contacted = HashSet::new();
-        let index = self.bindings.insert(Outside { key, user, v4: None, v6: None, contacted, used });
+        let index =
+            self.bindings.insert(Outside { key, user, v4: None, v6: None, contacted, used });
         self.by_key.insert(key, index);
         Some(index)
     }

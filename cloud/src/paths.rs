@@ -297,7 +297,7 @@ mod tests {
         // The first stays up.
         for number in 0..named {
             let (near, far) = fake::pair(&train, &ground, [number as u8; 32]).unwrap();
-            let label = Label { carrier: format!("made-up-{number}"), backup: false };
+            let label = Label { carrier: format!("made-up-{number}"), ..Label::default() };
             let near = gateway.relay.add_tunnel(Box::new(near), label).unwrap();
             cloud.relay.add_tunnel(Box::new(far), Label::default()).unwrap();
             let (mut up, mut down) = (false, number == 0);

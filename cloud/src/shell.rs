@@ -471,8 +471,12 @@ impl Shell for Cloud {
 
     fn next_timeout(&self, now: Instant, _relay: &Relay) -> Option<Instant> {
         let accepts = self.listeners.next_timeout(now, self.daemon.shutdown.takes_new());
-        let others =
-            [self.dialer.next_timeout(), self.datagrams.next_timeout(now), self.daemon.next_timeout(), accepts];
+        let others = [
+            self.dialer.next_timeout(),
+            self.datagrams.next_timeout(now),
+            self.daemon.next_timeout(),
+            accepts,
+        ];
         others.into_iter().flatten().min()
     }
 

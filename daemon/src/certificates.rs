@@ -151,7 +151,7 @@ mod tests {
             if carrier == "b" {
                 far.certify("02", Duration::from_secs(86_400));
             }
-            let label = Label { carrier: carrier.to_owned(), backup: false };
+            let label = Label { carrier: carrier.to_owned(), ..Label::default() };
             gateway.relay.add_tunnel(Box::new(near), label).unwrap();
             cloud.relay.add_tunnel(Box::new(far), Label::default()).unwrap();
         }

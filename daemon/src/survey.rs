@@ -207,7 +207,7 @@ mod tests {
         let (train, ground) = (Identity::new("train").unwrap(), Identity::new("cloud").unwrap());
         for (carrier, secret) in [("a", 1), ("b", 2)] {
             let (near, far) = fake::pair(&train, &ground, [secret; 32]).unwrap();
-            let label = Label { carrier: carrier.to_owned(), backup: false };
+            let label = Label { carrier: carrier.to_owned(), ..Label::default() };
             gateway.relay.add_tunnel(Box::new(near), label).unwrap();
             cloud.relay.add_tunnel(Box::new(far), Label::default()).unwrap();
         }

@@ -15,14 +15,13 @@ use polyrail_model::{BindingId, Destination, SessionKey, UserId};
 use polyrail_relay::{AcceptGate, BindingUse, Relay};
 use polyrail_session::UserDatagram;
 use polyrail_session::limits::BINDINGS_MAX;
-use socket2::{Protocol, SockAddr, Socket, Type};
+use socket2::{SockAddr, Socket};
 
-use crate::dns::DnsSocket;
-use crate::transparent::transparent_socket;
+use crate::transparent::{TransparentUdp, answering_socket};
 
 /// The datagrams of all passengers.
 pub(crate) struct Datagrams {
-    sockets: Vec<(DnsSocket, AcceptGate)>,
+    sockets: Vec<(TransparentUdp, AcceptGate)>,
     /// The session to which the bindings belong.
     session: Option<SessionKey>,
     bindings: BTreeMap<BindingId, Binding>,
@@ -50,7 +49,7 @@ impl Datagrams {
         now: Instant,
         registry: &Registry,
         base: usize,
-        sockets: Vec<DnsSocket>,
+        sockets: Vec<TransparentUdp>,
         user_max: usize,
     ) -> io::Result<Self> {
         let mut gated = Vec::new();
@@ -97,7 +96,7 @@ impl Datagrams {
                 let (socket, gate) = &mut self.sockets[index];
                 let received = gate.take(now, || socket.receive(&mut self.buffer).map(Some));
                 let Some(datagram) = received else { break };
-                let (endpoint, to) = (datagram.client.address, datagram.client.asked);
+                let (endpoint, to) = (datagram.client, datagram.server);
                 let (Some(session), length) = (session, datagram.length) else { continue };
                 let user = user_of(endpoint.ip());
                 let Some(binding) = self.binding(now, endpoint, user) else { continue };
@@ -135,12 +134,7 @@ impl Datagrams {
     }
 
     /// The binding of an endpoint; `None` if its user has too many.
-    fn binding(
-        &mut self,
-        now: Instant,
-        endpoint: SocketAddr,
-        user: UserId,
-    ) -> Option<BindingId> {
+    fn binding(&mut self, now: Instant, endpoint: SocketAddr, user: UserId) -> Option<BindingId> {
         if let Some(&id) = self.by_endpoint.get(&endpoint) {
             self.bindings.get_mut(&id)?.used.on_sent(now);
             return Some(id);
@@ -206,9 +200,7 @@ impl Replies {
             if self.sockets.len() >= REPLIES_MAX {
                 self.forget_oldest();
             }
-            let socket = transparent_socket(from, Type::DGRAM, Protocol::UDP)?;
-            socket.bind(&SockAddr::from(from))?;
-            self.sockets.insert(from, (socket, now));
+            self.sockets.insert(from, (answering_socket(from)?, now));
         }
         let Some((socket, used_at)) = self.sockets.get_mut(&from) else { return Ok(()) };
         *used_at = now;

@@ -1,7 +1,6 @@
 //! The DNS forwarder: it sends passengers' UDP queries over one TCP stream to the resolver.
 //!
-//! [`Forwarder`] is the logic without sockets or clock; [`DnsSocket`] receives queries to any
-//! server and answers from that server's address. The stream is a flow of the session: the owner
+//! [`Forwarder`] is the logic without sockets or clock. The stream is a flow of the session: the owner
 //! moves bytes between it and the forwarder, opens it while [`Forwarder::wants_stream`], and
 //! reports its end. TCP queries are ordinary flows, redirected to the resolver if [`is_dns`].
 //!
@@ -10,7 +9,6 @@
 
 mod forwarder;
 mod message;
-mod socket;
 
 use std::net::SocketAddr;
 
@@ -19,7 +17,6 @@ pub use forwarder::{
     STREAM_PATIENCE,
 };
 pub use message::{QUERY_MAX, UDP_ANSWER_MAX};
-pub use socket::{Datagram, DnsSocket};
 
 /// Whether an intercepted connection to this destination is redirected to the resolver, if the
 /// configuration has a `[dns]` table.

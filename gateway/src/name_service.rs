@@ -14,12 +14,13 @@ use polyrail_relay::{AcceptGate, LogLimiter, Relay};
 use polyrail_session::limits::OWN_USER;
 use polyrail_session::{Endpoint, FlowKey, ResetReason};
 
-use crate::dns::{DnsSocket, Forwarder, QUERY_MAX};
+use crate::dns::{DnsClient, Forwarder, QUERY_MAX};
+use crate::transparent::TransparentUdp;
 
 pub(crate) struct NameService {
     resolver: SocketAddr,
     forwarder: Forwarder,
-    sockets: Vec<(DnsSocket, AcceptGate)>,
+    sockets: Vec<(TransparentUdp, AcceptGate)>,
     flow: Option<FlowKey>,
     /// The flow has delivered bytes.
     answered: bool,
@@ -34,7 +35,7 @@ impl NameService {
     pub(crate) fn new(
         registry: &Registry,
         base: usize,
-        sockets: Vec<DnsSocket>,
+        sockets: Vec<TransparentUdp>,
         resolver: SocketAddr,
         seed: u64,
     ) -> io::Result<Self> {
@@ -85,9 +86,10 @@ impl NameService {
             for _ in 0..QUERIES_PER_TURN {
                 let received = gate.take(now, || socket.receive(&mut self.buffer).map(Some));
                 let Some(datagram) = received else { break };
-                let user = user_of(datagram.client.address.ip());
+                let client = DnsClient { address: datagram.client, asked: datagram.server };
+                let user = user_of(client.address.ip());
                 let query = &self.buffer[..datagram.length];
-                refused.extend(self.forwarder.query(now, user, datagram.client, query));
+                refused.extend(self.forwarder.query(now, user, client, query));
             }
         }
         if self.forwarder.next_timeout().is_some_and(|at| at <= now)
@@ -204,7 +206,8 @@ impl NameService {
             else {
                 continue;
             };
-            if let Err(error) = socket.reply(&reply)
+            let DnsClient { address, asked } = reply.client;
+            if let Err(error) = socket.reply(asked, address, &reply.bytes)
                 && let Some(left_out) = self.notices.permit(now)
             {
                 tracing::warn!(%error, left_out, "cannot send a DNS answer");

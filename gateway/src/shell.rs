@@ -31,9 +31,10 @@ use polyrail_telemetry::Telemetry;
 use crate::carriers::{Carriers, Clients};
 use crate::datagrams::Datagrams;
 use crate::diversion::Diversion;
-use crate::dns::{DnsSocket, is_dns};
+use crate::dns::is_dns;
 use crate::name_service::NameService;
 use crate::socks_clients::{CLIENTS_MAX, SocksClients};
+use crate::transparent::TransparentUdp;
 use crate::users::Users;
 use crate::{socks_clients, telemetry, transparent};
 
@@ -535,7 +536,7 @@ fn name_service(
 ) -> anyhow::Result<Option<NameService>> {
     let (Some(dns), Some(intercept)) = (&config.dns, &config.intercept) else { return Ok(None) };
     let port = dns.port.get();
-    let sockets = DnsSocket::bind_loopback(port, intercept.ipv4, intercept.ipv6)
+    let sockets = TransparentUdp::bind_loopback(port, intercept.ipv4, intercept.ipv6)
         .with_context(|| format!("cannot listen for DNS queries on port {port} (dns.port)"))?;
     let seed = u64::from_ne_bytes(random()?);
     Ok(Some(NameService::new(registry, NAMES, sockets, dns.resolver, seed)?))
@@ -550,7 +551,7 @@ fn passengers_datagrams(
     let carries = |intercept: &&Intercept| intercept.udp == UdpTraffic::Carry;
     let Some(intercept) = config.intercept.as_ref().filter(carries) else { return Ok(None) };
     let port = intercept.port.get();
-    let sockets = DnsSocket::bind_loopback(port, intercept.ipv4, intercept.ipv6)
+    let sockets = TransparentUdp::bind_loopback(port, intercept.ipv4, intercept.ipv6)
         .with_context(|| format!("cannot listen for datagrams on port {port} (intercept.port)"))?;
     Ok(Some(Datagrams::new(now, registry, DATAGRAMS, sockets, user_max)?))
 }

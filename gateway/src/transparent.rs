@@ -5,11 +5,15 @@
 //! the loopback addresses that the interception rules name, so their own port is unreachable from
 //! outside. Needs `CAP_NET_ADMIN`.
 
+mod udp;
+
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use mio::net::TcpListener;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+pub(crate) use udp::answering_socket;
+pub use udp::{Diverted, TransparentUdp};
 
 /// The loopback address of each wanted family, with this port.
 pub(crate) fn loopback(port: u16, ipv4: bool, ipv6: bool) -> impl Iterator<Item = SocketAddr> {

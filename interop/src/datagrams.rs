@@ -38,16 +38,17 @@ pub fn serve_echo(server: &Namespace) -> Result<()> {
 /// # Errors
 /// The namespace has no route.
 pub fn connected(passenger: &Namespace, to: SocketAddr) -> Result<UdpSocket> {
-    passenger.run(|| {
-        let any: IpAddr = match to {
-            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-        };
-        let socket = UdpSocket::bind((any, 0))?;
-        socket.connect(to)?;
-        io::Result::Ok(socket)
-    })?
-    .context("a passenger's socket")
+    passenger
+        .run(|| {
+            let any: IpAddr = match to {
+                SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+                SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+            };
+            let socket = UdpSocket::bind((any, 0))?;
+            socket.connect(to)?;
+            io::Result::Ok(socket)
+        })?
+        .context("a passenger's socket")
 }
 
 /// Sends one datagram of this length and waits for its echo; false if there is none.

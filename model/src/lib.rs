@@ -22,7 +22,8 @@ pub use handover::{
     CellId, Direction, Handover, HandoverOutcome, Position, RouteId, Rsrp, Speed, TripId,
 };
 pub use ids::{
-    BindingId, FlowId, Identity, IdentityError, InstanceId, NodeRole, PathId, SessionId, SessionKey, UserId,
+    BindingId, FlowId, Identity, IdentityError, InstanceId, NodeRole, PathId, SessionId,
+    SessionKey, UserId,
 };
 pub use link::{LinkForecast, LinkOutlook, LinkSample, OutlookStep};
 pub use message::{Channel, Delivery};

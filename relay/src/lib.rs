@@ -20,8 +20,8 @@
 
 mod accept;
 mod aftermath;
-pub mod congestion;
 mod binding_use;
+pub mod congestion;
 mod daemon;
 mod event;
 #[cfg(test)]

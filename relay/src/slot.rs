@@ -19,6 +19,8 @@ pub struct Label {
     pub carrier: String,
     /// It is a backup: used only while there is no other path (gateway).
     pub backup: bool,
+    /// Its bytes cost money: it carries no copies of datagrams (gateway).
+    pub metered: bool,
 }
 
 /// The state of a tunnel, for the daemon.
@@ -170,6 +172,7 @@ impl Slot {
             peer: peer.clone(),
             exporter,
             backup: self.label.backup,
+            metered: self.label.metered,
             mode: self.mode,
         }
     }

@@ -85,7 +85,7 @@ impl World {
         let (train, ground) = (Identity::new("train").unwrap(), Identity::new("cloud").unwrap());
         let (near, far) = fake::pair(&train, &ground, [self.tunnels; 32]).unwrap();
         let control = near.control();
-        let label = Label { carrier: format!("c{}", self.tunnels), backup: false };
+        let label = Label { carrier: format!("c{}", self.tunnels), ..Label::default() };
         self.gateway.relay.add_tunnel(Box::new(near), label).unwrap();
         self.cloud.relay.add_tunnel(Box::new(far), Label::default()).unwrap();
         control

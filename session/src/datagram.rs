@@ -212,7 +212,10 @@ mod tests {
             binding.push(now, queued(now + Duration::from_millis(at_ms), 100));
         }
         let (next, dropped) = binding.pop(now + Duration::from_millis(420));
-        assert_eq!((next.map(|next| next.at), dropped), (Some(now + Duration::from_millis(390)), 2));
+        assert_eq!(
+            (next.map(|next| next.at), dropped),
+            (Some(now + Duration::from_millis(390)), 2)
+        );
         assert!(binding.is_empty() && binding.queued_bytes == 0);
     }
 }

@@ -2,9 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use polyrail_model::{
-    Bitrate, Channel, Destination, FlowId, Identity, PathId, SessionKey, UserId,
-};
+use polyrail_model::{Bitrate, Channel, Destination, FlowId, Identity, PathId, SessionKey, UserId};
 
 use crate::datagram::UserDatagram;
 use crate::wire::{Offer, ResetReason};

@@ -230,9 +230,8 @@ pub const BACKGROUND_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Interval of pings on a path that carried control frames since the last one.
 pub const PING_ACTIVE: Duration = Duration::from_secs(1);
 
-/// Interval of pings on a path with a forecast failure: it carries little, and the pings show
-/// whether it fails.
-pub const PING_FORECAST: Duration = Duration::from_millis(200);
+/// Interval of pings on a path that carries datagrams, which nobody acknowledges.
+pub const PING_DATAGRAMS: Duration = Duration::from_millis(200);
 
 /// Interval of pings on an idle path.
 pub const PING_IDLE: Duration = Duration::from_secs(20);

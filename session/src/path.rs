@@ -47,6 +47,7 @@ pub(crate) struct Path {
     /// The carrier's number, by which the scheduler knows it.
     pub carrier_number: u32,
     pub backup: bool,
+    metered: bool,
     mode: TunnelMode,
     pub room: u64,
     /// Bytes of control sent beyond the room since the tunnel was full.
@@ -92,6 +93,7 @@ pub(crate) enum Standing {
 pub(crate) struct Manner<'a> {
     pub carrier: &'a str,
     pub backup: bool,
+    pub metered: bool,
     pub mode: TunnelMode,
     /// The peer is known to receive on it.
     pub proven: bool,
@@ -105,6 +107,7 @@ impl Path {
             carrier: manner.carrier.to_owned(),
             carrier_number: 0,
             backup: manner.backup,
+            metered: manner.metered,
             mode: manner.mode,
             room: 0,
             control_debt: 0,
@@ -139,6 +142,7 @@ impl Path {
             stalled: self.hidden,
             quiet: self.stall.quiet(now),
             backup: self.backup,
+            metered: self.metered,
             ..self.link.view(now)
         }
     }

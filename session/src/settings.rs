@@ -47,6 +47,8 @@ pub struct TunnelInfo {
     pub exporter: Option<[u8; 32]>,
     /// It is a backup: used only while there is no other path (gateway).
     pub backup: bool,
+    /// Its bytes cost money: it carries no copies of datagrams (gateway).
+    pub metered: bool,
     /// The tunnel mode.
     pub mode: TunnelMode,
 }

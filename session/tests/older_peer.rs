@@ -130,6 +130,7 @@ fn info(key: usize, carrier: &str, peer: &str) -> TunnelInfo {
         peer: Identity::new(peer).unwrap(),
         exporter: Some([key as u8; 32]),
         backup: false,
+        metered: false,
         mode: TunnelMode::Tls,
     }
 }

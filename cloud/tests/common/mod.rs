@@ -193,7 +193,7 @@ impl Gateway {
     }
 
     fn add(&mut self, carrier: &str, tunnel: Box<dyn Tunnel>) -> TunnelKey {
-        let label = Label { carrier: carrier.to_owned(), backup: false };
+        let label = Label { carrier: carrier.to_owned(), ..Label::default() };
         self.relay.add_tunnel(tunnel, label).unwrap()
     }
 

@@ -146,9 +146,9 @@ impl<'de> Deserialize<'de> for UdpTraffic {
             (_, Some(carrier)) => {
                 carrier.parse().map(Self::Direct).map_err(|error| format!("{error}"))
             }
-            _ => Err(format!(
-                "{found:?} is none of \"carry\", \"reject\" and \"direct:<carrier>\""
-            )),
+            _ => {
+                Err(format!("{found:?} is none of \"carry\", \"reject\" and \"direct:<carrier>\""))
+            }
         })
     }
 }

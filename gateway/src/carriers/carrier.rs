@@ -203,7 +203,8 @@ impl Carrier {
         let outcome = self.connect(now, clients, &start, rtt);
         let outcome = outcome.and_then(|tunnel| {
             let backup = self.config.role == CarrierRole::Backup;
-            let label = Label { carrier: self.spec.name.clone(), backup };
+            let (carrier, metered) = (self.spec.name.clone(), self.config.metered);
+            let label = Label { carrier, backup, metered };
             relay.add_tunnel(tunnel, label).map_err(|error| CloseReason::Internal {
                 action: "register a tunnel's socket with epoll".to_owned(),
                 detail: error.to_string(),

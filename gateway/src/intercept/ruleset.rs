@@ -156,10 +156,7 @@ impl<'a> Rules<'a> {
         if plan.udp == Udp::Carry {
             rules.chain("datagrams", |rules| {
                 // A browser then uses TCP.
-                rules.line(
-                    2,
-                    "meta nfproto != @datagrams reject with icmpx type port-unreachable",
-                );
+                rules.line(2, "meta nfproto != @datagrams reject with icmpx type port-unreachable");
                 rules.datagrams(rules.plan.port);
             });
         }
@@ -261,15 +258,21 @@ impl<'a> Rules<'a> {
         }
         self.untouched("private");
         self.line(2, "meta l4proto tcp goto flows");
-        self.line(2, match self.plan.udp {
-            Udp::Carry => "meta l4proto udp goto datagrams",
-            Udp::Reject => "meta l4proto udp reject with icmpx type port-unreachable",
-            Udp::Direct => "meta l4proto udp goto direct",
-        });
-        self.line(2, match self.plan.other {
-            Other::Reject => "reject with icmpx type admin-prohibited",
-            Other::Direct => "goto direct",
-        });
+        self.line(
+            2,
+            match self.plan.udp {
+                Udp::Carry => "meta l4proto udp goto datagrams",
+                Udp::Reject => "meta l4proto udp reject with icmpx type port-unreachable",
+                Udp::Direct => "meta l4proto udp goto direct",
+            },
+        );
+        self.line(
+            2,
+            match self.plan.other {
+                Other::Reject => "reject with icmpx type admin-prohibited",
+                Other::Direct => "goto direct",
+            },
+        );
     }
 
     fn direct(&mut self) {

@@ -10,6 +10,7 @@ use polyrail_gateway::diversion::Diversion;
 use polyrail_gateway::intercept::{self, InterceptError, Interception, OnExit, Plan};
 use polyrail_gateway::transparent;
 use polyrail_model::Families;
+use polyrail_session::wire::Offer;
 
 const RULES: &str = "[intercept]\ninterfaces = [\"lan0\", \"lan1\"]\n\
                      bypass = [\"203.0.113.0/24\", \"2001:db8:bb::/48\"]\n";

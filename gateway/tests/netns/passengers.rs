@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use crate::lab::{Lab, Namespace, ask, may_skip};
 use polyrail_config::UserKey;
-use polyrail_gateway::dns::{DnsClient, DnsReply, DnsSocket};
 use polyrail_gateway::intercept::{self, Plan};
+use polyrail_gateway::transparent::{Diverted, TransparentUdp};
 use polyrail_gateway::users::Users;
 
 const RULES: &str = "[intercept]\ninterfaces = [\"lan0\", \"lan1\"]\n\
@@ -19,19 +19,18 @@ const RULES: &str = "[intercept]\ninterfaces = [\"lan0\", \"lan1\"]\n\
 fn answer_queries(gateway: &Namespace) {
     let (bound, waiting) = channel();
     gateway.run(move || {
-        for mut socket in DnsSocket::bind_loopback(7853, true, true).expect("bind") {
+        for mut socket in TransparentUdp::bind_loopback(7853, true, true).expect("bind") {
             bound.send(()).expect("the test waits");
             thread::spawn(move || {
                 let mut buffer = [0; 1500];
                 loop {
                     match socket.receive(&mut buffer) {
                         Ok(datagram) => {
-                            let DnsClient { address, asked } = datagram.client;
-                            assert!(socket.serves(address));
-                            let told = format!(" asked of {asked}");
-                            let bytes = [&buffer[..datagram.length], told.as_bytes()].concat();
-                            let reply = DnsReply { client: datagram.client, bytes };
-                            socket.reply(&reply).expect("reply");
+                            let Diverted { length, client, server } = datagram;
+                            assert!(socket.serves(client));
+                            let told = format!(" asked of {server}");
+                            let bytes = [&buffer[..length], told.as_bytes()].concat();
+                            socket.reply(server, client, &bytes).expect("reply");
                         }
                         Err(error) if error.kind() == ErrorKind::WouldBlock => {
                             thread::sleep(Duration::from_millis(1));

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::lab::{Lab, Namespace, ask, may_skip};
 use polyrail_config::UserKey;
 use polyrail_gateway::diversion::Diversion;
-use polyrail_gateway::dns::{DnsReply, DnsSocket};
+use polyrail_gateway::transparent::TransparentUdp;
 use polyrail_gateway::users::Users;
 use polyrail_model::UserId;
 
@@ -42,7 +42,7 @@ impl Shared {
             let interfaces = vec!["lan9".to_owned()];
             let users = Users::new(UserKey::LinkAddress, interfaces).expect("users");
             let users = Arc::new(Mutex::new(users));
-            for mut socket in DnsSocket::bind_loopback(7853, true, true).expect("bind") {
+            for mut socket in TransparentUdp::bind_loopback(7853, true, true).expect("bind") {
                 let (noted, users) = (Arc::clone(&noted), Arc::clone(&users));
                 thread::spawn(move || {
                     let mut buffer = [0; 1500];
@@ -51,12 +51,12 @@ impl Shared {
                             thread::sleep(Duration::from_millis(1));
                             continue;
                         };
-                        let source = datagram.client.address.ip();
+                        let source = datagram.client.ip();
                         let user = users.lock().expect("lock").user(Instant::now(), source);
                         noted.lock().expect("lock").push((source, user));
-                        let bytes = buffer[..datagram.length].to_vec();
+                        let bytes = &buffer[..datagram.length];
                         // Best effort: a forged address has no route.
-                        let _ = socket.reply(&DnsReply { client: datagram.client, bytes });
+                        let _ = socket.reply(datagram.server, datagram.client, bytes);
                     }
                 });
             }

@@ -31,8 +31,7 @@ fn datagrams_of_every_length_cross_in_both_families() -> Result<()> {
 /// The call has copies on the other carrier.
 #[test]
 fn call_survives_a_dark_carrier() -> Result<()> {
-    let plan =
-        Plan::new().carrier("near", Link::new(20.0, 30)).carrier("far", Link::new(20.0, 60));
+    let plan = Plan::new().carrier("near", Link::new(20.0, 30)).carrier("far", Link::new(20.0, 60));
     alone(|| {
         both_modes(&plan, Duration::from_secs(60), |world| {
             serve_echo(&world.lab.server)?;

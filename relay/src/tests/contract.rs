@@ -26,7 +26,7 @@ impl Line {
         let (near, far) = fake::pair(&train, &ground, [77; 32]).unwrap();
         let ((near, near_hold), (far, far_hold)) =
             (Shared::new(near, true), Shared::new(far, true));
-        let label = Label { carrier: carrier.to_owned(), backup: false };
+        let label = Label { carrier: carrier.to_owned(), ..Label::default() };
         let near = world.gateway.relay.add_tunnel(Box::new(near), label).unwrap();
         let far = world.cloud.relay.add_tunnel(Box::new(far), Label::default()).unwrap();
         let line = Self { near: (near, near_hold), far: (far, far_hold) };

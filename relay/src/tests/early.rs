@@ -16,7 +16,7 @@ fn early_tunnel_counts_as_handshaking_until_it_is_up() {
     let (train, ground) = (Identity::new("train").unwrap(), Identity::new("cloud").unwrap());
     let (near, far) = fake::pair(&train, &ground, [5; 32]).unwrap();
     let (near, hold) = Shared::new(near, false);
-    let label = Label { carrier: "c".to_owned(), backup: false };
+    let label = Label { carrier: "c".to_owned(), ..Label::default() };
     let key = world.gateway.relay.add_tunnel(Box::new(near), label).unwrap();
     world.cloud.relay.add_tunnel(Box::new(far), Label::default()).unwrap();
     let token = hold.token.get().unwrap();

@@ -75,7 +75,8 @@ impl Datagrams {
     }
 
     fn forget_idle(&mut self, now: Instant, turns: &mut Turns) {
-        let idle = |binding: &Binding| now.saturating_duration_since(binding.used_at) >= BINDING_IDLE;
+        let idle =
+            |binding: &Binding| now.saturating_duration_since(binding.used_at) >= BINDING_IDLE;
         let over = self.bindings.iter().filter(|(_, binding)| idle(binding));
         let over: Vec<BindingId> = over.map(|(&id, _)| id).collect();
         over.into_iter().for_each(|id| self.forget(id, turns));

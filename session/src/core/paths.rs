@@ -520,17 +520,6 @@ impl Paths {
         left_by_cap(self.get(slot)?, chain)
     }
 
-    /// Sends frequent PINGs on paths with a near forecast failure, because they are kept empty.
-    pub fn watch_failing(&mut self, now: Instant) {
-        let Self { slots, forecasts, .. } = self;
-        for path in slots.iter_mut().flatten() {
-            let forecast = forecasts.forecast(now, &path.carrier);
-            if forecast.is_some_and(|forecast| forecast.is_near(path.link.srtt())) {
-                path.pings.watch(now);
-            }
-        }
-    }
-
     /// A snapshot of all paths.
     pub fn status(&self) -> Vec<PathStatus> {
         let common = self.common(self.looked_at);

@@ -71,7 +71,8 @@ fn base() -> Instant {
 fn session(now: Instant, chain: Chain) -> Session {
     let mut session = Session::new(now, SessionKey(1), NodeRole::Gateway, Settings::default());
     session.agree(Terms { window: 1 << 20, credit: 16 << 20 });
-    let manner = Manner { carrier: "a", backup: false, mode: TunnelMode::Tls, proven: true };
+    let manner =
+        Manner { carrier: "a", backup: false, metered: false, mode: TunnelMode::Tls, proven: true };
     assert!(session.add_path(now, PathId(1), TunnelKey(1), manner));
     session.set_room(TunnelKey(1), 1 << 20);
     session.chain = chain;
@@ -168,7 +169,8 @@ fn caps_of_a_chain_end_with_it() {
 fn stalls_measure_how_long_recovery_takes() {
     let begin = base();
     let mut session = session(begin, Chain::new(vec![Box::new(Waits(0, Duration::ZERO))]));
-    let manner = Manner { carrier: "b", backup: false, mode: TunnelMode::Tls, proven: true };
+    let manner =
+        Manner { carrier: "b", backup: false, metered: false, mode: TunnelMode::Tls, proven: true };
     assert!(session.add_path(begin, PathId(2), TunnelKey(2), manner));
     session.set_room(TunnelKey(2), 1 << 20);
     write(&mut session, begin, 1, 20_000);

@@ -39,7 +39,6 @@ impl Session {
         let Self { outbox, flows, flow_control, paths, .. } = self;
         outbox.send(clock, flows, flow_control, paths, outlet);
         self.messages.send_background(now, &mut self.paths, &mut self.turns, outlet);
-        self.paths.watch_failing(now);
         self.send_urgent(now, outlet);
         self.serve_all(now, outlet);
         if self.chain.has_handlers() {

@@ -18,7 +18,7 @@ use crate::event::{Event, TunnelKey};
 use crate::limits::{COUNTER_RANGES_MAX, HELLOS_REMEMBERED, SESSIONS_MAX};
 use crate::path::Manner;
 use crate::proof;
-use crate::settings::Settings;
+use crate::settings::{Settings, TunnelInfo};
 use crate::wire::{Frame, Greeting, Offer, RejectCode, ResetReason, encode};
 
 impl Endpoint {
@@ -69,8 +69,8 @@ impl Endpoint {
         }
         let counter = self.next_counter;
         self.next_counter += 1;
-        let (carrier, backup) = (tunnel.info.carrier.clone(), tunnel.info.backup);
-        let greeting = Greeting { counter, backup, carrier };
+        let TunnelInfo { carrier, backup, metered, .. } = tunnel.info.clone();
+        let greeting = Greeting { counter, backup, metered, carrier };
         let frame = match known {
             Some((id, (_, exporter))) => {
                 let proof = proof::join_proof(&exporter, id, counter);
@@ -336,8 +336,9 @@ impl Endpoint {
         }
         let Some(tunnel) = self.tunnels.get_mut(&key) else { return Ok(()) };
         let path = PathId(counter);
-        let Greeting { carrier, backup, .. } = greeting;
-        let manner = Manner { carrier, backup: *backup, mode: tunnel.info.mode, proven: true };
+        let &Greeting { ref carrier, backup, metered, .. } = greeting;
+        let mode = tunnel.info.mode;
+        let manner = Manner { carrier, backup, metered, mode, proven: true };
         if !entry.session.add_path(now, path, key, manner) {
             return Err((RejectCode::Overload, "too many paths"));
         }

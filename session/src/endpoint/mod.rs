@@ -18,8 +18,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
 use polyrail_model::{
-    BindingId, Channel, Delivery, Destination, Identity, InstanceId, LinkForecast, LinkOutlook, LinkSample,
-    NodeRole, SessionId, SessionKey, Unit, UserId,
+    BindingId, Channel, Delivery, Destination, Identity, InstanceId, LinkForecast, LinkOutlook,
+    LinkSample, NodeRole, SessionId, SessionKey, Unit, UserId,
 };
 use polyrail_scheduler::ChainSpec;
 
@@ -105,8 +105,8 @@ struct Greeted {
 
 impl Tunnel {
     fn manner(&self, proven: bool) -> Manner<'_> {
-        let TunnelInfo { carrier, backup, mode, .. } = &self.info;
-        Manner { carrier, backup: *backup, mode: *mode, proven }
+        let &TunnelInfo { ref carrier, backup, metered, mode, .. } = &self.info;
+        Manner { carrier, backup, metered, mode, proven }
     }
 
     /// Has not greeted yet, or was not answered.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use polyrail_model::FlowId;
 
-use crate::limits::{PAUSE_BYTES, PAUSE_MIN, PING_ACTIVE, PING_FORECAST, PING_IDLE};
+use crate::limits::{PAUSE_BYTES, PAUSE_MIN, PING_ACTIVE, PING_DATAGRAMS, PING_IDLE};
 
 #[derive(Debug)]
 pub(crate) struct Pings {
@@ -65,9 +65,9 @@ impl Pings {
         self.next_at = now;
     }
 
-    /// Sends frequent PINGs, because the path is kept empty for a forecast failure.
+    /// Sends frequent PINGs, because the path carries datagrams.
     pub fn watch(&mut self, now: Instant) {
-        self.next_at = self.next_at.min(now + PING_FORECAST);
+        self.next_at = self.next_at.min(now + PING_DATAGRAMS);
     }
 
     // Control frames.

@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use polyrail_model::codec::{Cursor, FieldError, NUMBER_MAX, put_number, put_text};
 use polyrail_model::{
-    BindingId, Bitrate, Channel, Destination, Families, FlowId, HostName, InstanceId, PathId, SessionId,
-    UserId,
+    BindingId, Bitrate, Channel, Destination, Families, FlowId, HostName, InstanceId, PathId,
+    SessionId, UserId,
 };
 
 use super::frame::{
@@ -117,14 +117,14 @@ structs! {
 impl Field<'_> for Greeting {
     fn put(&self, out: &mut Vec<u8>) {
         self.counter.put(out);
-        self.backup.put(out);
+        out.push(bit(self.backup, 0) | bit(self.metered, 1));
         put_text(out, &self.carrier, CARRIER_NAME_MAX);
     }
 
     fn take(cursor: &mut Cursor<'_>) -> Result<Self, FieldError> {
-        let (counter, backup) = (Field::take(cursor)?, Field::take(cursor)?);
+        let (counter, flags) = (Field::take(cursor)?, cursor.byte()?);
         let carrier = cursor.text(CARRIER_NAME_MAX)?.to_owned();
-        Ok(Self { counter, backup, carrier })
+        Ok(Self { counter, backup: has(flags, 0), metered: has(flags, 1), carrier })
     }
 }
 

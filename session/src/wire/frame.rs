@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use polyrail_model::{
-    BindingId, Bitrate, Channel, Destination, Families, FlowId, InstanceId, PathId, SessionId, UserId,
+    BindingId, Bitrate, Channel, Destination, Families, FlowId, InstanceId, PathId, SessionId,
+    UserId,
 };
 
 /// The version in every header.
@@ -164,6 +165,8 @@ pub struct Greeting {
     pub counter: u64,
     /// It is a backup: used only while there is no other path.
     pub backup: bool,
+    /// Its bytes cost money: it carries no copies of datagrams.
+    pub metered: bool,
     /// The carrier's name, at most [`CARRIER_NAME_MAX`] bytes.
     pub carrier: String,
 }

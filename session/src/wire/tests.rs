@@ -2,8 +2,8 @@
 
 use polyrail_model::codec::FieldError;
 use polyrail_model::{
-    BindingId, Bitrate, Channel, Destination, Families, FlowId, HostName, InstanceId, PathId, SessionId,
-    UserId,
+    BindingId, Bitrate, Channel, Destination, Families, FlowId, HostName, InstanceId, PathId,
+    SessionId, UserId,
 };
 use polyrail_scheduler::SEGMENT;
 use proptest::prelude::*;
@@ -35,10 +35,9 @@ fn number() -> impl Strategy<Value = u64> {
 }
 
 fn greeting_strategy() -> impl Strategy<Value = Greeting> {
-    (number(), any::<bool>(), "[a-z0-9_-]{0,32}").prop_map(|(counter, backup, carrier)| Greeting {
-        counter,
-        backup,
-        carrier,
+    let flags = (any::<bool>(), any::<bool>());
+    (number(), flags, "[a-z0-9_-]{0,32}").prop_map(|(counter, (backup, metered), carrier)| {
+        Greeting { counter, backup, metered, carrier }
     })
 }
 
@@ -250,7 +249,7 @@ fn golden_vectors_hold() {
 /// One frame of each type.
 fn samples() -> Vec<Vec<u8>> {
     let flow = FlowId(70);
-    let greeting = Greeting { counter: 3, backup: true, carrier: "a".into() };
+    let greeting = Greeting { counter: 3, backup: true, metered: false, carrier: "a".into() };
     let terms = Terms { window: 65_536, credit: 1 << 24 };
     let marks = DataMarks { fin: true, tail: false };
     let destination = Destination::Name(HostName::new("example.com").unwrap(), 443);

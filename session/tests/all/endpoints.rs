@@ -80,6 +80,7 @@ impl Pair {
             exporter: Some([key as u8; 32]),
             mode: TunnelMode::Tls,
             backup: false,
+            metered: false,
         };
         let tunnel = TunnelKey(key);
         self.tunnels.push((tunnel, passes));

@@ -313,6 +313,7 @@ fn carrier_becomes_a_backup_on_both_sides_while_its_hello_is_in_flight() {
             exporter: Some([1; 32]),
             mode: TunnelMode::Quic,
             backup: !backup,
+            metered: false,
         };
         pair.tunnels.push((tunnel, true));
         pair.gateway.tunnel_up(pair.now, tunnel, info("a", "cloud"));

@@ -42,6 +42,7 @@ pub fn info(carrier: &str, peer: &str, exporter: u8) -> TunnelInfo {
         peer: Identity::new(peer).unwrap(),
         exporter: Some([exporter; 32]),
         backup: false,
+        metered: false,
         mode: TunnelMode::Tls,
     }
 }

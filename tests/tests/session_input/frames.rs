@@ -6,8 +6,8 @@ use polyrail_model::{
 };
 use polyrail_session::ResetReason;
 use polyrail_session::wire::{
-    Ack, DataMarks, Echo, Frame, Greeting, MESSAGE_MAX, NUMBER_MAX, Notice, Offer, Open, RejectCode,
-    Reset, Said, Terms, encode,
+    Ack, DataMarks, Echo, Frame, Greeting, MESSAGE_MAX, NUMBER_MAX, Notice, Offer, Open,
+    RejectCode, Reset, Said, Terms, encode,
 };
 use polyrail_sim::dice::Dice;
 
@@ -99,7 +99,7 @@ fn data(dice: &mut Dice) -> Vec<u8> {
 
 fn greeting(dice: &mut Dice) -> Greeting {
     let carrier = dice.pick(&["", "a", "b", "another"]).to_owned();
-    Greeting { counter: dice.between(0, 6), backup: dice.chance(0.2), carrier }
+    Greeting { counter: dice.between(0, 6), backup: dice.chance(0.2), metered: false, carrier }
 }
 
 fn random_frame(dice: &mut Dice, target: NodeRole, out: &mut Vec<u8>) {

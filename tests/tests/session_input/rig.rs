@@ -117,6 +117,7 @@ impl Rig {
             exporter: Some([key.0 as u8; 32]),
             mode: TunnelMode::Tls,
             backup: false,
+            metered: false,
         };
         self.ends[1].endpoint.tunnel_up(self.now, key, info("", name));
         self.ends[1].endpoint.tunnel_room(key, 16_384);

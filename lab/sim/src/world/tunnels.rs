@@ -444,7 +444,7 @@ impl World {
         let backup = spec.backup && side == Side::Gateway;
         let mode = if c.stream { TunnelMode::Tls } else { TunnelMode::Quic };
         let exporter = confirmed.then_some(c.exporter);
-        let info = TunnelInfo { carrier, peer, exporter, backup, mode };
+        let info = TunnelInfo { carrier, peer, exporter, backup, metered: false, mode };
         end.confirmed = confirmed;
         if !confirmed {
             end.transport.sender.limit_early(Some(EARLY_ROOM));

@@ -33,7 +33,8 @@ impl Outlet for Sent {
 fn paths(now: Instant, carriers: &[&str]) -> Paths {
     let mut paths = Paths::new(now);
     for (number, carrier) in carriers.iter().enumerate() {
-        let manner = Manner { carrier, backup: false, mode: TunnelMode::Quic, proven: true };
+        let manner =
+            Manner { carrier, backup: false, metered: false, mode: TunnelMode::Quic, proven: true };
         paths.add(now, PathId(number as u64), TunnelKey(number), manner);
         paths.get_mut(number).unwrap().set_room(10_000);
     }

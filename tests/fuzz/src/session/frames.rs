@@ -6,8 +6,8 @@ use polyrail_model::{
 };
 use polyrail_session::ResetReason;
 use polyrail_session::wire::{
-    Ack, DataMarks, Echo, Frame, Greeting, MESSAGE_MAX, NUMBER_MAX, Notice, Offer, Open, RejectCode,
-    Reset, Said, Terms,
+    Ack, DataMarks, Echo, Frame, Greeting, MESSAGE_MAX, NUMBER_MAX, Notice, Offer, Open,
+    RejectCode, Reset, Said, Terms,
 };
 
 use crate::input::Input;
@@ -124,7 +124,12 @@ fn content(input: &mut Input<'_>) -> &'static [u8] {
 
 fn greeting(input: &mut Input<'_>) -> Greeting {
     let carrier = input.pick(&["", "a", "b", "another"]).to_owned();
-    Greeting { counter: (input.byte() % 16).into(), backup: input.flag(), carrier }
+    Greeting {
+        counter: (input.byte() % 16).into(),
+        backup: input.flag(),
+        metered: input.flag(),
+        carrier,
+    }
 }
 
 fn terms(input: &mut Input<'_>) -> Terms {

@@ -341,7 +341,7 @@ fn settings() -> Settings {
 fn info(carrier: &str, peer: &str) -> TunnelInfo {
     let (carrier, exporter) = (carrier.to_owned(), Some([7; 32]));
     let peer = Identity::new(peer).expect("a valid name");
-    TunnelInfo { carrier, peer, exporter, mode: TunnelMode::Tls, backup: false }
+    TunnelInfo { carrier, peer, exporter, mode: TunnelMode::Tls, backup: false, metered: false }
 }
 
 /// The attacker's first frame.
@@ -350,7 +350,8 @@ fn greeting(target: NodeRole, counter: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     let frame = match target {
         NodeRole::Cloud => {
-            let greeting = Greeting { counter, backup: false, carrier: "a".to_owned() };
+            let greeting =
+                Greeting { counter, backup: false, metered: false, carrier: "a".to_owned() };
             Frame::Hello { instance: InstanceId([7; 16]), greeting, terms }
         }
         NodeRole::Gateway => Frame::Welcome {

@@ -86,46 +86,49 @@ fn loaded(path: PathView) -> PathView {
 }
 
 #[test]
-fn hazard_rejects_a_path_exactly_while_another_one_is_expected_to_deliver_earlier() {
-    // Delivered after 50 and 80 ms, acknowledged after 100 and 160. A failure costs 500 ms.
+fn hazard_rejects_a_path_exactly_while_the_flow_is_expected_earlier_without_it() {
+    // One segment is delivered after 50 and 80 ms, acknowledged after 100 and 160. A failure costs
+    // 500 ms, and the window of 200 KB takes 200 ms over the other path.
     let (a, b) = (path(1, 100), path(2, 160));
-    let bulk = Bytes::from_mib(1);
+    let (end, bulk) = (Bytes(1), Bytes::from_mib(1));
     for (name, paths, remaining, wanted) in [
         ("no forecast", [steady(a), steady(b)], bulk, [true, true]),
         ("certain", [risky(a, 0, 1_000), steady(b)], bulk, [false, true]),
+        ("certain, at the end", [risky(a, 0, 1_000), steady(b)], end, [false, true]),
         (
             "below break-even: 30 ms * 0.944 are more than 500 ms * 0.056",
             [risky(a, 0, 56), steady(b)],
+            end,
+            [true; 2],
+        ),
+        ("above it", [risky(a, 0, 57), steady(b)], end, [false, true]),
+        (
+            "969 ms alone, 474 ms with both: 494 ms * 0.289 are more than 200 ms * 0.711",
+            [risky(a, 0, 711), steady(b)],
             bulk,
             [true; 2],
         ),
-        ("above it", [risky(a, 0, 57), steady(b)], bulk, [false, true]),
+        ("above it", [risky(a, 0, 712), steady(b)], bulk, [false, true]),
         // Odds of 0.56 and 0.57.
-        ("a tenth of the stretch: below", [risky(a, 1_000, 359), steady(b)], bulk, [true; 2]),
-        ("the same, above", [risky(a, 1_000, 364), steady(b)], bulk, [false, true]),
-        ("acknowledged before the place", [later(a, 100), steady(b)], bulk, [true; 2]),
-        ("acknowledged after it", [later(a, 99), steady(b)], bulk, [false, true]),
-        (
-            "the other is the likelier one",
-            [risky(a, 0, 500), risky(b, 0, 600)],
-            bulk,
-            [true, false],
-        ),
+        ("a tenth of the stretch: below", [risky(a, 1_000, 359), steady(b)], end, [true; 2]),
+        ("the same, above", [risky(a, 1_000, 364), steady(b)], end, [false, true]),
+        ("acknowledged before the place", [later(a, 100), steady(b)], end, [true; 2]),
+        ("acknowledged after it", [later(a, 99), steady(b)], end, [false, true]),
+        ("the other is the likelier one", [risky(a, 0, 500), risky(b, 0, 600)], end, [true, false]),
         (
             "both are certain: the first stays",
             [risky(a, 0, 1_000), risky(b, 0, 1_000)],
-            bulk,
+            end,
             [true; 2],
         ),
         ("the other is dead", [risky(a, 0, 1_000), stalled(b)], bulk, [true; 2]),
         ("the other has timed out", [risky(a, 0, 1_000), timed_out(steady(b))], bulk, [true; 2]),
         ("the other is a backup", [risky(a, 0, 1_000), backup(steady(b))], bulk, [true; 2]),
-        // 300 KB less 80 ms: 220 ms against 50, which is 170 later.
-        ("the other is full", [risky(a, 0, 253), loaded(b)], bulk, [true; 2]),
-        ("and still earlier", [risky(a, 0, 254), loaded(b)], bulk, [false, true]),
+        // 1,069 ms alone, 524 with both.
+        ("the other is full", [risky(a, 0, 731), loaded(b)], bulk, [true; 2]),
+        ("and still earlier", [risky(a, 0, 732), loaded(b)], bulk, [false, true]),
         ("certain, however slow the other is", [risky(a, 0, 1_000), slow(b)], bulk, [false, true]),
-        // 101.4 KB less 80 ms, but not before 80 ms.
-        ("full, but the end of the flow", [risky(a, 0, 61), loaded(b)], Bytes(1), [false, true]),
+        ("full, but the end of the flow", [risky(a, 0, 57), loaded(b)], end, [false, true]),
     ] {
         let params = "handover_rejection(hazard=true)";
         let mut chain = ChainSpec::of(&[params, "min_rtt", "redundancy"]).unwrap().build();
@@ -142,7 +145,7 @@ fn hazard_rejects_a_path_exactly_while_another_one_is_expected_to_deliver_earlie
 #[test]
 fn default_chain_rejects_by_hazard() {
     let (a, b) = (path(1, 100), path(2, 160));
-    for (permille, wanted) in [(56, 0), (57, 1), (1_000, 1)] {
+    for (permille, wanted) in [(711, 0), (712, 1), (1_000, 1)] {
         let paths = [risky(a, 0, permille), steady(b)];
         let (remaining, recovery) = (Bytes::from_mib(1), ms(500));
         let segment =

@@ -1,4 +1,4 @@
-//! UDP sockets for queries to any server (TPROXY), and for answers from its address.
+//! UDP sockets for datagrams to any server (TPROXY), and for answers from its address.
 
 use std::io::{self, IoSliceMut};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -8,14 +8,13 @@ use mio::net::UdpSocket;
 use mio::{Interest, Registry, Token};
 use nix::sys::socket::sockopt::{Ipv4OrigDstAddr, Ipv6OrigDstAddr};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, setsockopt};
-use socket2::{Protocol, SockAddr, Type};
+use socket2::{Protocol, SockAddr, Socket, Type};
 
-use super::forwarder::{DnsClient, DnsReply};
-use crate::transparent::{loopback, transparent_socket};
+use super::{loopback, transparent_socket};
 
-/// A socket that receives the queries of one address family.
+/// A socket that receives the datagrams of one address family.
 #[derive(Debug)]
-pub struct DnsSocket {
+pub struct TransparentUdp {
     socket: UdpSocket,
     local: SocketAddr,
     control: Vec<u8>,
@@ -23,15 +22,17 @@ pub struct DnsSocket {
 
 /// A received datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Datagram {
+pub struct Diverted {
     /// Its length in the buffer.
     pub length: usize,
-    /// The two ends of the query.
-    pub client: DnsClient,
+    /// The passenger's address.
+    pub client: SocketAddr,
+    /// The server to which it was sent.
+    pub server: SocketAddr,
 }
 
-impl DnsSocket {
-    /// Listens on 127.0.0.1 if `ipv4`, and on ::1 if `ipv6`. It also accepts queries to these
+impl TransparentUdp {
+    /// Listens on 127.0.0.1 if `ipv4`, and on ::1 if `ipv6`. It also accepts datagrams to these
     /// addresses, for a resolver on the gateway.
     ///
     /// # Errors
@@ -52,7 +53,7 @@ impl DnsSocket {
     ///
     /// # Errors
     /// `WouldBlock` if no datagram is queued; otherwise the kernel's.
-    pub fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Datagram> {
+    pub fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Diverted> {
         let fd = self.socket.as_raw_fd();
         let control = &mut self.control;
         self.socket.try_io(|| {
@@ -60,7 +61,7 @@ impl DnsSocket {
             let flags = MsgFlags::MSG_DONTWAIT;
             let message = recvmsg::<SockaddrStorage>(fd, &mut slices, Some(control), flags)?;
             let from = message.address.as_ref().and_then(socket_address);
-            let asked = message.cmsgs()?.find_map(|control| match control {
+            let server = message.cmsgs()?.find_map(|control| match control {
                 ControlMessageOwned::Ipv4OrigDstAddr(raw) => {
                     let ip = Ipv4Addr::from(u32::from_be(raw.sin_addr.s_addr));
                     Some(SocketAddr::from((ip, u16::from_be(raw.sin_port))))
@@ -71,29 +72,27 @@ impl DnsSocket {
                 }
                 _ => None,
             });
-            match (from, asked) {
-                (Some(address), Some(asked)) => {
-                    Ok(Datagram { length: message.bytes, client: DnsClient { address, asked } })
+            match (from, server) {
+                (Some(client), Some(server)) => {
+                    Ok(Diverted { length: message.bytes, client, server })
                 }
                 _ => Err(io::Error::other("a datagram without addresses")),
             }
         })
     }
 
-    /// Sends an answer from the address that was asked, without blocking: if the kernel's buffer is
+    /// Sends an answer from the server's address, without blocking: if the kernel's buffer is
     /// full, the datagram is dropped.
     ///
     /// # Errors
     /// The kernel's.
-    pub fn reply(&self, reply: &DnsReply) -> io::Result<()> {
-        let DnsClient { address, asked } = reply.client;
-        if asked == self.local {
+    pub fn reply(&self, server: SocketAddr, client: SocketAddr, bytes: &[u8]) -> io::Result<()> {
+        if server == self.local {
             // A second socket on our own address would receive queries while it is open.
-            return self.socket.send_to(&reply.bytes, address).map(drop);
+            return self.socket.send_to(bytes, client).map(drop);
         }
-        let socket = transparent_socket(asked, Type::DGRAM, Protocol::UDP)?;
-        socket.bind(&SockAddr::from(asked))?;
-        socket.send_to(&reply.bytes, &SockAddr::from(address)).map(drop)
+        let socket = answering_socket(server)?;
+        socket.send_to(bytes, &SockAddr::from(client)).map(drop)
     }
 
     /// Whether the address belongs to this socket's family.
@@ -114,6 +113,16 @@ impl DnsSocket {
         let control = nix::cmsg_space!(libc::sockaddr_in6, libc::sockaddr_in);
         Ok(Self { socket, local, control })
     }
+}
+
+/// A socket that sends from a server's address.
+///
+/// # Errors
+/// The process lacks `CAP_NET_ADMIN`.
+pub(crate) fn answering_socket(server: SocketAddr) -> io::Result<Socket> {
+    let socket = transparent_socket(server, Type::DGRAM, Protocol::UDP)?;
+    socket.bind(&SockAddr::from(server))?;
+    Ok(socket)
 }
 
 fn socket_address(storage: &SockaddrStorage) -> Option<SocketAddr> {

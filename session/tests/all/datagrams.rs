@@ -1,0 +1,184 @@
+//! Datagrams between two endpoints: which paths carry them, how often, and received once.
+
+use std::time::Duration;
+
+use polyrail_model::{BindingId, Destination, UserId};
+use polyrail_session::limits::BINDINGS_MAX;
+use polyrail_session::wire::{DATAGRAM_MAX, Decoder, Frame};
+use polyrail_session::{DatagramStatus, Endpoint, Event, SessionKey, Settings, UserDatagram};
+
+use crate::endpoints::{Pair, Wire};
+
+fn pair(carriers: &[&str]) -> Pair {
+    let mut pair = Pair::new(Settings::default());
+    for (key, carrier) in carriers.iter().enumerate() {
+        pair.up(key, carrier);
+    }
+    // After their greetings and first PINGs.
+    pair.advance(Duration::from_secs(3));
+    pair
+}
+
+fn session(endpoint: &Endpoint) -> SessionKey {
+    endpoint.status().sessions[0].session
+}
+
+fn status(endpoint: &Endpoint) -> DatagramStatus {
+    endpoint.status().sessions[0].datagrams
+}
+
+fn datagram(binding: u64, payload: Vec<u8>) -> UserDatagram {
+    let remote = Destination::Address(([192, 0, 2, 1], 443).into());
+    let user = Some(UserId(binding / 100_000));
+    UserDatagram { binding: BindingId(binding), user, remote, payload }
+}
+
+fn send_up(pair: &mut Pair, binding: u64, payload: &[u8]) {
+    let session = session(&pair.gateway);
+    pair.gateway.send_datagram(pair.now, session, datagram(binding, payload.to_vec()));
+}
+
+fn received(events: &[Event]) -> Vec<&UserDatagram> {
+    let received = events.iter().filter_map(|event| match event {
+        Event::Datagram { datagram, .. } => Some(datagram),
+        _ => None,
+    });
+    received.collect()
+}
+
+/// The tunnel, the sequence number and the user of each datagram that the gateway sends now; all
+/// are lost.
+fn sent(pair: &mut Pair) -> Vec<(usize, u64, Option<UserId>)> {
+    let mut wire = Wire::default();
+    pair.gateway.transmit(pair.now, &mut wire);
+    let mut found = Vec::new();
+    for (tunnel, bytes) in wire.sent {
+        let each = |frame: Frame<'_>| {
+            if let Frame::Datagram { datagram, .. } = frame {
+                found.push((tunnel.0, datagram.sequence, datagram.user));
+            }
+        };
+        Decoder::default().feed(&bytes, each).unwrap();
+    }
+    found
+}
+
+#[test]
+fn datagrams_cross_both_ways_and_name_their_user_until_they_are_answered() {
+    let mut pair = pair(&["a"]);
+    send_up(&mut pair, 7, b"one");
+    pair.run();
+    assert_eq!(received(&pair.at_cloud), [&datagram(7, b"one".to_vec())]);
+    let answer = UserDatagram { user: None, ..datagram(7, b"answer".to_vec()) };
+    let to = session(&pair.cloud);
+    pair.cloud.send_datagram(pair.now, to, answer.clone());
+    pair.run();
+    assert_eq!(received(&pair.at_gateway), [&answer]);
+    send_up(&mut pair, 7, b"two");
+    assert_eq!(sent(&mut pair), [(0, 1, None)]);
+}
+
+#[test]
+fn first_datagrams_of_a_flow_have_a_copy_that_the_receiver_drops() {
+    let mut pair = pair(&["a", "b"]);
+    for number in 0..6 {
+        send_up(&mut pair, 7, &[number]);
+        pair.run();
+    }
+    let numbers: Vec<u8> = received(&pair.at_cloud).iter().map(|one| one.payload[0]).collect();
+    assert_eq!(numbers, [0, 1, 2, 3, 4, 5]);
+    let (gateway, cloud) = (status(&pair.gateway), status(&pair.cloud));
+    assert_eq!((gateway.sent, gateway.copies_sent), (6, 4));
+    assert_eq!((cloud.received, cloud.copies_received), (6, 4));
+}
+
+#[test]
+fn nothing_is_lost_when_the_path_of_a_real_time_flow_goes_dark() {
+    let mut pair = pair(&["a", "b"]);
+    for number in 0..100_u8 {
+        if number == 50 {
+            pair.dark(0);
+        }
+        send_up(&mut pair, 7, &[number]);
+        pair.run();
+        pair.advance(Duration::from_millis(20));
+    }
+    let numbers: Vec<u8> = received(&pair.at_cloud).iter().map(|one| one.payload[0]).collect();
+    assert_eq!(numbers, (0..100).collect::<Vec<u8>>());
+}
+
+#[test]
+fn datagrams_without_a_path_are_bounded_and_stale_ones_are_not_sent() {
+    let mut pair = pair(&["a"]);
+    pair.down(0);
+    for _ in 0..2_000 {
+        send_up(&mut pair, 7, &[0; 100]);
+    }
+    pair.advance(Duration::from_secs(1));
+    send_up(&mut pair, 7, b"fresh");
+    pair.up(1, "a");
+    let payloads: Vec<_> = received(&pair.at_cloud).iter().map(|one| &one.payload[..]).collect();
+    assert_eq!(payloads, [b"fresh"]);
+    let status = status(&pair.gateway);
+    assert_eq!((status.dropped, status.sent), (2_000, 1));
+}
+
+#[test]
+fn longest_datagram_passes_and_a_longer_one_is_counted() {
+    let mut pair = pair(&["a"]);
+    for length in [0, DATAGRAM_MAX, DATAGRAM_MAX + 1] {
+        send_up(&mut pair, 7, &vec![1; length]);
+    }
+    pair.run();
+    let lengths: Vec<_> = received(&pair.at_cloud).iter().map(|one| one.payload.len()).collect();
+    assert_eq!((lengths, status(&pair.gateway).too_long), (vec![0, DATAGRAM_MAX], 1));
+}
+
+#[test]
+fn bindings_are_bounded_on_both_sides_and_make_room_when_they_are_idle_or_over() {
+    let mut pair = pair(&["a"]);
+    for binding in 1..=BINDINGS_MAX as u64 + 10 {
+        send_up(&mut pair, binding, b"x");
+        pair.run();
+    }
+    let (gateway, cloud) = (status(&pair.gateway), status(&pair.cloud));
+    assert_eq!((gateway.bindings, gateway.dropped), (BINDINGS_MAX, 10));
+    assert_eq!(cloud.bindings, BINDINGS_MAX);
+    let key = session(&pair.gateway);
+    pair.gateway.forget_binding(key, BindingId(1));
+    send_up(&mut pair, 1 << 20, b"x");
+    assert_eq!(status(&pair.gateway).dropped, 10);
+    pair.advance(Duration::from_secs(300));
+    send_up(&mut pair, 1 << 21, b"x");
+    pair.run();
+    assert_eq!((status(&pair.gateway).bindings, status(&pair.cloud).bindings), (1, 1));
+}
+
+/// A user with a flood of small flows exceeds its priority; then its datagrams wait for its turn.
+#[test]
+fn flood_of_one_users_flows_delays_no_call_of_another() {
+    let mut pair = pair(&["a"]);
+    let call = 200_000;
+    for turn in 0..50 {
+        for flow in 0..400 {
+            send_up(&mut pair, 100_000 + flow, &[0; 1_000]);
+        }
+        send_up(&mut pair, call, &[turn; 160]);
+        let mut wire = Wire::default();
+        pair.gateway.transmit(pair.now, &mut wire);
+        let mut bindings = Vec::new();
+        for (_, bytes) in wire.sent {
+            let each = |frame: Frame<'_>| {
+                if let Frame::Datagram { datagram, .. } = frame {
+                    bindings.push(datagram.binding.0);
+                }
+            };
+            Decoder::default().feed(&bytes, each).unwrap();
+        }
+        let place = bindings.iter().position(|binding| *binding == call);
+        // 75 KB of the first burst, and 1.5 KB of each turn, may be before it.
+        let most = if turn == 0 { 76 } else { 3 };
+        assert!(place.is_some_and(|place| place <= most), "turn {turn}: {place:?}");
+        pair.now += Duration::from_millis(20);
+    }
+}
