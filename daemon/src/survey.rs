@@ -101,6 +101,11 @@ impl<'a> Survey<'a> {
             reinjected_bytes: session.reinjected.0,
             sent_bytes: session.paths.iter().map(|path| path.sent).sum::<Bytes>().0,
             received_bytes: session.paths.iter().map(|path| path.received).sum::<Bytes>().0,
+            bindings: session.datagrams.bindings as u64,
+            datagrams_sent: session.datagrams.sent,
+            datagram_copies_sent: session.datagrams.copies_sent,
+            datagrams_received: session.datagrams.received,
+            datagrams_dropped: session.datagrams.dropped + session.datagrams.too_long,
         }
     }
 

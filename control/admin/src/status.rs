@@ -132,4 +132,14 @@ pub struct SessionState {
     pub sent_bytes: u64,
     /// Users' bytes received over its paths, copies included.
     pub received_bytes: u64,
+    /// Passengers' endpoints that have sent datagrams.
+    pub bindings: u64,
+    /// Datagrams sent since it began, without copies.
+    pub datagrams_sent: u64,
+    /// Copies of datagrams sent.
+    pub datagram_copies_sent: u64,
+    /// Datagrams received, without copies.
+    pub datagrams_received: u64,
+    /// Datagrams that were not sent: too long, too many bindings, or they waited too long.
+    pub datagrams_dropped: u64,
 }

@@ -16,6 +16,8 @@ const RULES: &str = "[intercept]\ninterfaces = [\"lan0\", \"lan1\"]\n\
                      bypass = [\"203.0.113.0/24\", \"2001:db8:bb::/48\"]\n";
 /// Makes the test program run as the daemon that is killed.
 const DAEMON: &str = "POLYRAIL_TEST_DAEMON";
+/// The sets of bound source addresses change by themselves.
+const BY_ADDRESS: &str = "[users]\nkey = \"address\"\n";
 const DNS: &str = "[dns]\nresolver = \"192.0.2.53:53\"\n";
 
 fn plan(extra: &str) -> Plan {
@@ -361,7 +363,7 @@ fn rules_are_restored_after_their_holder_dies() {
         return;
     }
     let lab = Lab::new();
-    let diversion = divert(&lab, RULES);
+    let diversion = divert(&lab, &format!("{RULES}{BY_ADDRESS}"));
     let rules = lab.gateway.rules();
     let killed = signal_holder(&lab, "KILL");
     // Nobody asks for it.
@@ -378,7 +380,7 @@ fn rules_are_restored_while_the_direct_carrier_is_down() {
         return;
     }
     let lab = Lab::new();
-    let diversion = divert(&lab, &format!("{RULES}other = \"direct:wan\"\n"));
+    let diversion = divert(&lab, &format!("{RULES}other = \"direct:wan\"\n{BY_ADDRESS}"));
     let table = "nft list table inet polyrail";
     lab.gateway.sh("ip link set wan0 down");
     let before = lab.gateway.sh(table);

@@ -127,6 +127,11 @@ fn snapshot() -> Snapshot {
         reinjected_bytes: 6,
         sent_bytes: 7,
         received_bytes: 8,
+        bindings: 1,
+        datagrams_sent: 2,
+        datagram_copies_sent: 1,
+        datagrams_received: 3,
+        datagrams_dropped: 0,
     };
     Snapshot {
         scheduler: vec!["min_rtt".to_owned()],
