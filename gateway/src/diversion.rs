@@ -58,7 +58,7 @@ impl Diversion {
         Ok(Self { worker: Some((sender, worker)) })
     }
 
-    /// The cloud reported what it reaches and carries; all else is rejected soon.
+    /// The cloud reported its offer; all other traffic is rejected soon.
     pub fn set_offer(&self, offer: Offer) {
         self.send(Message::Offer(offer));
     }

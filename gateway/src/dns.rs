@@ -1,7 +1,7 @@
 //! The DNS forwarder: it sends passengers' UDP queries over one TCP stream to the resolver.
 //!
-//! [`Forwarder`] is the logic without sockets or clock. The stream is a flow of the session: the owner
-//! moves bytes between it and the forwarder, opens it while [`Forwarder::wants_stream`], and
+//! [`Forwarder`] is the logic without sockets or clock. The stream is a flow of the session: the
+//! owner moves bytes between it and the forwarder, opens it while [`Forwarder::wants_stream`], and
 //! reports its end. TCP queries are ordinary flows, redirected to the resolver if [`is_dns`].
 //!
 //! Only the id of queries and answers changes, so EDNS and DNSSEC work end to end. Nothing is

@@ -52,8 +52,9 @@ fn usual_rules_match_the_golden_file() {
 #[test]
 fn direct_rules_match_the_golden_file() {
     let plan = plan_of(
-        "[intercept]\ninterfaces = [\"lan0\"]\nipv6 = false\nprivate = \"carry\"\nudp = \"direct:a\"\n\
-         port = 17\nmark = 0xffffffff\ntable = 252\nother = \"direct:a\"",
+        "[intercept]\ninterfaces = [\"lan0\"]\nipv6 = false\nprivate = \"carry\"\n\
+         port = 17\nmark = 0xffffffff\ntable = 252\nudp = \"direct:a\"\n\
+         other = \"direct:a\"",
     );
     let router = Some("198.51.100.1".parse().unwrap());
     let hops = Hops { v4: Some(Hop { router }), v6: Some(Hop { router: None }) };

@@ -2,6 +2,7 @@
 
 mod admission;
 mod credit;
+mod datagram_traffic;
 mod datagrams;
 mod flow_control;
 mod flows;

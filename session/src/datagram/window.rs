@@ -11,7 +11,7 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Whether the datagram is new; false for a copy, and for one that is too old to tell.
+    /// Whether the datagram is new; false for a copy, and for a number below the window.
     pub fn accept(&mut self, sequence: u64) -> bool {
         if sequence >= self.end {
             // Words between the old and the new end held older numbers.

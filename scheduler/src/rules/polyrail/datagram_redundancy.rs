@@ -1,4 +1,4 @@
-//! `datagram_redundancy`: copies datagrams that cannot be sent again in time.
+//! `datagram_redundancy`: copies real-time datagrams: a retransmission would be too late.
 //!
 //! Rule: our own. A datagram of a real-time flow (`SegmentView::realtime`; each flow's first ones
 //! count as such) is also sent over the path of another carrier that delivers it first; also over

@@ -1,0 +1,170 @@
+//! Datagrams that a session sends and receives: which goes next, and over which path.
+//!
+//! A datagram is sent at most once, with at most one copy, on the paths that the chain for
+//! datagrams chooses.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use polyrail_model::{BindingId, Bytes, NodeRole, Unit};
+use polyrail_scheduler::{Decision, Input, Note, PathView, SegmentView, Turn};
+
+use super::datagrams::{binding_of, flow_of};
+use super::outlet::Outlet;
+use super::session::Session;
+use crate::datagram::{Queued, UserDatagram};
+use crate::event::Event;
+use crate::wire::{DATAGRAM_MAX, Datagram, Frame, encode};
+
+impl Session {
+    /// A binding is over.
+    pub fn forget_binding(&mut self, id: BindingId) {
+        self.datagrams.forget(id, &mut self.turns);
+    }
+
+    /// Queues a datagram for the peer. It may be dropped at any time.
+    pub fn send_datagram(&mut self, now: Instant, datagram: UserDatagram) {
+        let UserDatagram { binding: id, user, remote, payload } = datagram;
+        let Self { datagrams, turns, .. } = self;
+        if payload.len() > DATAGRAM_MAX {
+            datagrams.counts.too_long += 1;
+            return;
+        }
+        let Some(binding) = datagrams.binding(now, id, user.unwrap_or_default(), turns) else {
+            return;
+        };
+        let dropped = binding.push(now, Queued { at: now, remote, payload });
+        datagrams.counts.dropped += dropped;
+        datagrams.enqueue(now, id, turns);
+    }
+
+    /// A datagram of the peer has arrived.
+    pub(super) fn on_datagram(
+        &mut self,
+        now: Instant,
+        slot: usize,
+        datagram: Datagram,
+        data: &[u8],
+    ) {
+        let Datagram { binding: id, sequence, user, remote, .. } = datagram;
+        if let Some(path) = self.paths.get_mut(slot) {
+            path.datagrams_received += data.len() as u64;
+        }
+        let Self { datagrams, turns, .. } = self;
+        let Some(binding) = datagrams.binding(now, id, user.unwrap_or_default(), turns) else {
+            return;
+        };
+        binding.used_at = now;
+        binding.answered = true;
+        if !binding.received.accept(sequence) {
+            datagrams.counts.copies_received += 1;
+            return;
+        }
+        datagrams.counts.received += 1;
+        let datagram = UserDatagram { binding: id, user, remote, payload: data.to_vec() };
+        self.events.push_back(Event::Datagram { session: self.key, datagram });
+    }
+
+    /// Sends waiting real-time datagrams, each binding's in turn, until no path takes any.
+    pub(super) fn send_urgent(&mut self, now: Instant, outlet: &mut dyn Outlet) {
+        let mut blocked = VecDeque::new();
+        while let Some(id) = self.datagrams.urgent.pop_front() {
+            if self.send_next(now, id, outlet) == Sent::Waits {
+                blocked.push_back(id);
+            } else {
+                self.requeue(now, id);
+            }
+        }
+        self.datagrams.urgent = blocked;
+    }
+
+    /// Sends the next datagram of the binding whose turn it is; false if it waits for its path.
+    pub(super) fn serve_datagram(
+        &mut self,
+        now: Instant,
+        turn: Turn,
+        outlet: &mut dyn Outlet,
+    ) -> Option<bool> {
+        let id = binding_of(turn.flow)?;
+        let sent = self.send_next(now, id, outlet);
+        if sent == Sent::Waits {
+            return Some(false);
+        }
+        self.requeue(now, id);
+        Some(true)
+    }
+
+    /// The turn of a binding is over: it waits for the next one if it has more.
+    fn requeue(&mut self, now: Instant, id: BindingId) {
+        let Self { datagrams, turns, .. } = self;
+        if let Some(binding) = datagrams.bindings.get_mut(&id) {
+            binding.waits = false;
+            datagrams.enqueue(now, id, turns);
+        }
+    }
+
+    fn send_next(&mut self, now: Instant, id: BindingId, outlet: &mut dyn Outlet) -> Sent {
+        let (sent_us, role) = (self.clock(now), self.role);
+        let Self { datagrams, paths, .. } = self;
+        let Some(binding) = datagrams.bindings.get_mut(&id) else { return Sent::Nothing };
+        let (next, dropped) = binding.pop(now);
+        datagrams.counts.dropped += dropped;
+        let Some(next) = next else { return Sent::Nothing };
+        let views: Vec<PathView> = paths.views(now, &datagrams.chain);
+        let bytes = next.payload.len() as u64;
+        let segment = SegmentView {
+            flow: flow_of(id),
+            offset: binding.sent,
+            unsent: Bytes(bytes),
+            remaining: Bytes(bytes),
+            recovery: paths.recovery(),
+            realtime: binding.is_realtime(),
+            ..SegmentView::default()
+        };
+        let decision = datagrams.chain.decide(&Input { paths: &views, segment, now });
+        let Decision::Send { primary, copies, .. } = decision else {
+            binding.put_back(next);
+            return Sent::Waits;
+        };
+        let datagram = Datagram {
+            binding: id,
+            sequence: binding.sent,
+            sent_us,
+            user: (role == NodeRole::Gateway && !binding.answered).then_some(binding.user),
+            remote: next.remote,
+        };
+        binding.sent += 1;
+        let mut frame = Vec::new();
+        encode(&Frame::Datagram { datagram, data: &next.payload }, &mut frame);
+        let unit = Unit::Datagram { expires: now + EXPIRES };
+        datagrams.counts.sent += 1;
+        datagrams.counts.copies_sent += copies.len() as u64;
+        let mut on = copies;
+        on.insert(primary);
+        for slot in on.iter() {
+            paths.send(slot, unit, &frame, outlet);
+            let Some(path) = paths.get_mut(slot) else { continue };
+            path.datagrams_sent += bytes;
+            // Nobody acknowledges datagrams: a PING shows whether the path is dark.
+            path.pings.watch(now);
+            let (path, offset, copy) = (path.id, segment.offset, slot != primary);
+            let note = Note::Sent { path, flow: segment.flow, offset, bytes, copy };
+            datagrams.chain.note(&note, now);
+        }
+        let charged = bytes.max(1) * on.len() as u64;
+        self.turns.queue.charge(binding.user, charged, now);
+        Sent::Whole
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sent {
+    Whole,
+    /// Nothing waits.
+    Nothing,
+    /// No path takes it now.
+    Waits,
+}
+
+/// A tunnel drops a datagram that has not left after this time.
+const EXPIRES: Duration = Duration::from_millis(200);
