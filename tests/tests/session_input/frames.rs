@@ -1,13 +1,13 @@
 //! Hostile bytes: noise, frames with random fields, and recorded traffic with changes.
 
 use polyrail_model::{
-    Bitrate, Channel, Destination, Families, FlowId, HostName, InstanceId, NodeRole, PathId,
-    SessionId, UserId,
+    BindingId, Bitrate, Channel, Destination, Families, FlowId, HostName, InstanceId, NodeRole,
+    PathId, SessionId, UserId,
 };
 use polyrail_session::ResetReason;
 use polyrail_session::wire::{
-    Ack, DataMarks, Echo, Frame, Greeting, MESSAGE_MAX, NUMBER_MAX, Notice, Offer, Open,
-    RejectCode, Reset, Said, Terms, encode,
+    Ack, DATAGRAM_MAX, DataMarks, Datagram, Echo, Frame, Greeting, MESSAGE_MAX, NUMBER_MAX, Notice,
+    Offer, Open, RejectCode, Reset, Said, Terms, encode,
 };
 use polyrail_sim::dice::Dice;
 
@@ -104,9 +104,9 @@ fn greeting(dice: &mut Dice) -> Greeting {
 
 fn random_frame(dice: &mut Dice, target: NodeRole, out: &mut Vec<u8>) {
     // Mostly frames that the other role may send.
-    let weights: [u64; 14] = match target {
-        NodeRole::Cloud => [1, 1, 1, 1, 6, 20, 12, 5, 8, 2, 2, 2, 1, 4],
-        NodeRole::Gateway => [1, 1, 3, 2, 1, 20, 14, 6, 9, 2, 2, 2, 1, 3],
+    let weights: [u64; 15] = match target {
+        NodeRole::Cloud => [1, 1, 1, 1, 6, 20, 12, 5, 8, 2, 2, 2, 1, 4, 6],
+        NodeRole::Gateway => [1, 1, 3, 2, 1, 20, 14, 6, 9, 2, 2, 2, 1, 3, 6],
     };
     let data = data(dice);
     let frame = match dice.weighted(&weights) {
@@ -150,6 +150,13 @@ fn random_frame(dice: &mut Dice, target: NodeRole, out: &mut Vec<u8>) {
         },
         11 => Frame::PathStatus(notice(dice)),
         12 => Frame::GoAway { reason: "why not".to_owned() },
+        13 => {
+            let user = dice.chance(0.5).then(|| UserId(dice.between(0, 4)));
+            let remote = Destination::Address(([192, 0, 2, 1], 9).into());
+            let (binding, sequence) = (BindingId(number(dice)), number(dice));
+            let datagram = Datagram { binding, sequence, sent_us: number(dice), user, remote };
+            Frame::Datagram { datagram, data: &data[..data.len().min(DATAGRAM_MAX + 1)] }
+        }
         _ => Frame::Message {
             channel: Channel(dice.between(0, 4) as u8),
             latest: dice.chance(0.5),

@@ -1,13 +1,13 @@
 //! Frames with fields that the fuzzer chooses.
 
 use polyrail_model::{
-    Bitrate, Channel, Destination, Families, FlowId, HostName, InstanceId, PathId, SessionId,
-    UserId,
+    BindingId, Bitrate, Channel, Destination, Families, FlowId, HostName, InstanceId, PathId,
+    SessionId, UserId,
 };
 use polyrail_session::ResetReason;
 use polyrail_session::wire::{
-    Ack, DataMarks, Echo, Frame, Greeting, MESSAGE_MAX, NUMBER_MAX, Notice, Offer, Open,
-    RejectCode, Reset, Said, Terms,
+    Ack, DATAGRAM_MAX, DataMarks, Datagram, Echo, Frame, Greeting, MESSAGE_MAX, NUMBER_MAX, Notice,
+    Offer, Open, RejectCode, Reset, Said, Terms,
 };
 
 use crate::input::Input;
@@ -80,6 +80,7 @@ pub fn step(frame: &mut Frame<'_>, flows: u64, numbers: u64) {
         Frame::Ping { token, .. } | Frame::Pong { token, .. } => (None, token),
         Frame::PathStatus(notice) => (None, &mut notice.serial),
         Frame::Message { serial, .. } => (None, serial),
+        Frame::Datagram { datagram, .. } => (None, &mut datagram.sequence),
         _ => return,
     };
     *number = (*number + numbers).min(NUMBER_MAX);
@@ -89,8 +90,16 @@ pub fn step(frame: &mut Frame<'_>, flows: u64, numbers: u64) {
 }
 
 fn rare(input: &mut Input<'_>) -> Frame<'static> {
-    match input.byte() % 4 {
+    match input.byte() % 6 {
         0 => Frame::GoAway { reason: "bye".to_owned() },
+        4 | 5 => {
+            let user = input.flag().then(|| UserId((input.byte() % 4).into()));
+            let remote = Destination::Address(([192, 0, 2, 1], 9).into());
+            let (binding, sequence) = (BindingId(number(input)), number(input));
+            let datagram = Datagram { binding, sequence, sent_us: number(input), user, remote };
+            let length = usize::from(input.short()) % (DATAGRAM_MAX + 2);
+            Frame::Datagram { datagram, data: &CONTENT[..length] }
+        }
         _ => Frame::Message {
             channel: Channel(input.byte() % 4),
             latest: input.flag(),
