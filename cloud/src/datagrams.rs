@@ -103,10 +103,16 @@ impl Datagrams {
         };
         let tokens = self.base + 2 * index;
         let Some(binding) = self.bindings.get_mut(index) else { return };
-        if binding.contacted.len() >= CONTACTED_MAX {
-            binding.contacted.clear();
+        if !binding.contacted.contains(&to.ip()) {
+            if is_own(to) && self.access.check_own(to).is_err() {
+                self.counts.forbidden += 1;
+                return;
+            }
+            if binding.contacted.len() >= CONTACTED_MAX {
+                binding.contacted.clear();
+            }
+            binding.contacted.insert(to.ip());
         }
-        binding.contacted.insert(to.ip());
         binding.used.on_sent(now);
         let (place, any, token) = match to {
             SocketAddr::V4(_) => (&mut binding.v4, IpAddr::from(Ipv4Addr::UNSPECIFIED), tokens),
@@ -229,6 +235,19 @@ impl Datagrams {
         }
         Some(binding.key)
     }
+}
+
+/// Whether the kernel would send from the destination itself: it is this host.
+fn is_own(to: SocketAddr) -> bool {
+    let any = match to {
+        SocketAddr::V4(_) => IpAddr::from(Ipv4Addr::UNSPECIFIED),
+        SocketAddr::V6(_) => IpAddr::from(Ipv6Addr::UNSPECIFIED),
+    };
+    let from = std::net::UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect(to)?;
+        socket.local_addr()
+    });
+    from.is_ok_and(|from| from.ip().to_canonical() == to.ip().to_canonical())
 }
 
 fn open(registry: &Registry, any: IpAddr, token: usize) -> io::Result<UdpSocket> {

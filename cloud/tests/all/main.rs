@@ -6,5 +6,6 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod daemon;
+mod datagrams;
 mod reload;
 mod start;

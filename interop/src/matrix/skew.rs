@@ -15,6 +15,7 @@ use crate::addresses::{Family, SERVER};
 use crate::admin;
 use crate::carrier;
 use crate::client;
+use crate::datagrams;
 use crate::exchange::{Ending, Exchange, Verdicts};
 use crate::lab::Side;
 use crate::linkdb::Rail;
@@ -31,6 +32,8 @@ const PORT: u16 = 8081;
 const UPLOAD_BYTES: u64 = 5_000_000;
 /// How long the upload may take.
 const UPLOAD_LIMIT: Duration = Duration::from_secs(30);
+/// How long the echo of a datagram may take.
+const DATAGRAM_PATIENCE: Duration = Duration::from_secs(3);
 /// The interval between the train's changes of cell.
 const CELL_TIME: Duration = Duration::from_millis(300);
 /// How long handovers, or the line about the missing feature, may take.
@@ -100,6 +103,7 @@ impl SkewRow {
         let mut world = World::start_cold(&plan).context("setting up")?;
         let result = row::transfer(&mut world, row, &victims, tolerance, outcome)
             .and_then(|()| upload(&world, row.family).context("the upload"))
+            .and_then(|()| self.exchange_datagrams(&world))
             .and_then(|()| self.exchange_handovers(&mut world));
         if let Some(folder) = logs {
             row::keep_logs(&world, folder)?;
@@ -108,6 +112,21 @@ impl SkewRow {
             println!("{}", world.tails());
         }
         result
+    }
+
+    /// A passenger's datagrams cross, or a newer gateway rejects them and says why.
+    fn exchange_datagrams(&self, world: &World) -> Result<()> {
+        datagrams::serve_echo(&world.lab.server)?;
+        let server = SERVER.at(self.row.family, datagrams::ECHO_PORT);
+        let socket = datagrams::connected(&world.lab.passenger, server)?;
+        // A rejection is an error of the socket.
+        let crosses = datagrams::echoes(&socket, 100, DATAGRAM_PATIENCE).unwrap_or(false);
+        let said = lines_with(&world.gateway.log(), "carries no UDP");
+        let wanted = usize::from(!crosses && self.previous == Side::Cloud);
+        println!("{self}: datagrams cross: {crosses}, lines {said}");
+        ensure!(said == wanted, "{said} lines about datagrams, wanted {wanted}");
+        ensure!(!self.same_wire || crosses, "the same frames, and no datagram crosses");
+        Ok(())
     }
 
     /// The train records handovers, and the daemons exchange them or say why not.

@@ -243,7 +243,7 @@ impl Engine {
         if self.egress.is_blocked() {
             return 0;
         }
-        let taken = self.outbox.waiting() + self.egress.held();
+        let taken = self.outbox.waiting() + self.outbox.datagrams.bytes() + self.egress.held();
         let quantum = self.quantum();
         let (room, least) = match self.life.phase() {
             // Units in groups make long runs of packets.

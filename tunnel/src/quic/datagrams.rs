@@ -13,6 +13,8 @@ use quiche::{Connection, Error};
 #[derive(Default)]
 pub(super) struct Datagrams {
     waiting: VecDeque<(Instant, Vec<u8>)>,
+    /// Bytes that wait.
+    bytes: usize,
     /// The number of the next unit that is halved.
     next: u16,
     /// Halves whose other half has not arrived, the oldest first.
@@ -30,9 +32,21 @@ impl Datagrams {
     /// Queues a unit; a full queue drops its oldest one.
     pub(super) fn push(&mut self, expires: Instant, frames: &[u8]) {
         if self.waiting.len() >= WAITING_MAX {
-            self.waiting.pop_front();
+            self.pop();
         }
+        self.bytes += frames.len();
         self.waiting.push_back((expires, frames.to_vec()));
+    }
+
+    fn pop(&mut self) -> Option<(Instant, Vec<u8>)> {
+        let next = self.waiting.pop_front()?;
+        self.bytes -= next.1.len();
+        Some(next)
+    }
+
+    /// Bytes that wait for `quiche`.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -43,7 +57,7 @@ impl Datagrams {
     pub(super) fn give(&mut self, connection: &mut Connection, now: Instant) -> bool {
         let mut given = false;
         while connection.dgram_send_queue_len() < GIVEN_MAX
-            && let Some((expires, unit)) = self.waiting.pop_front()
+            && let Some((expires, unit)) = self.pop()
         {
             if now >= expires {
                 continue;
@@ -188,6 +202,17 @@ mod tests {
         }
         assert!(parts(&mut sender, &[0; 2_395], 1_200).is_none(), "longer than two parts");
         assert!(receiver.halves.is_empty());
+    }
+
+    #[test]
+    fn waiting_units_are_bounded_and_counted() {
+        #[allow(clippy::disallowed_methods)] // any time will do
+        let now = Instant::now();
+        let mut sender = Datagrams::default();
+        (0..WAITING_MAX + 10).for_each(|_| sender.push(now, &[7; 100]));
+        assert_eq!((sender.waiting.len(), sender.bytes()), (WAITING_MAX, 100 * WAITING_MAX));
+        while sender.pop().is_some() {}
+        assert_eq!((sender.is_empty(), sender.bytes()), (true, 0));
     }
 
     #[test]

@@ -350,7 +350,9 @@ impl Tunnel for TlsTunnel {
         if self.blocked || !self.life.is_open() {
             return 0;
         }
-        self.engine.early_room().unwrap_or_else(|| self.queue.room())
+        let waiting: usize = self.datagrams.iter().map(|(_, frames)| frames.len()).sum();
+        let room = self.engine.early_room().unwrap_or_else(|| self.queue.room());
+        room.saturating_sub(waiting)
     }
 
     fn send(&mut self, unit: Unit, frames: &[u8]) {

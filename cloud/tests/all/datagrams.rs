@@ -1,0 +1,103 @@
+//! Passengers' datagrams beyond a real cloud: mapping, filtering, access list and quotas.
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use polyrail_identity::{Authority, NodeRole};
+use polyrail_model::{BindingId, Destination, UserId};
+use polyrail_relay::RelayEvent;
+use polyrail_session::{Event, UserDatagram};
+
+use crate::common::{Cloud, Gateway, issue};
+
+/// A cloud with a gateway of one path; the folder holds their files.
+fn joined(tables: &str) -> (tempfile::TempDir, Cloud, Gateway) {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    let authority = Authority::create(dir, "Test", false).unwrap();
+    issue(&authority, dir, "c", NodeRole::Cloud);
+    let cloud = Cloud::start(dir, "", tables);
+    let mut gateway = Gateway::new(&issue(&authority, dir, "train-7", NodeRole::Gateway).0);
+    let tunnel = gateway.connect_quic("a", cloud.address);
+    gateway.until_path(tunnel);
+    (folder, cloud, gateway)
+}
+
+fn send(gateway: &mut Gateway, binding: u64, user: u64, to: SocketAddr, payload: &[u8]) {
+    let session = gateway.relay.endpoint_ref().current().unwrap();
+    let (binding, user) = (BindingId(binding), Some(UserId(user)));
+    let (remote, payload) = (Destination::Address(to), payload.to_vec());
+    let datagram = UserDatagram { binding, user, remote, payload };
+    gateway.relay.endpoint().send_datagram(Instant::now(), session, datagram);
+}
+
+/// Turns the gateway's loop until the server receives; the sender's address and the payload.
+fn arrives(
+    gateway: &mut Gateway,
+    server: &UdpSocket,
+    within: Duration,
+) -> Option<(SocketAddr, u8)> {
+    server.set_nonblocking(true).unwrap();
+    let until = Instant::now() + within;
+    let mut buffer = [0; 2_048];
+    while Instant::now() < until {
+        gateway.turn();
+        match server.recv_from(&mut buffer) {
+            Ok((_, from)) => return Some((from, buffer[0])),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+        }
+    }
+    None
+}
+
+fn received(gateway: &mut Gateway) -> UserDatagram {
+    gateway.until("datagram", |event| match event {
+        RelayEvent::Session(Event::Datagram { datagram, .. }) => Some(datagram),
+        _ => None,
+    })
+}
+
+fn server(address: &str) -> (UdpSocket, SocketAddr) {
+    let socket = UdpSocket::bind((address, 0)).unwrap();
+    let at = socket.local_addr().unwrap();
+    (socket, at)
+}
+
+const SOON: Duration = Duration::from_secs(5);
+const SHORT: Duration = Duration::from_millis(300);
+
+#[test]
+fn binding_has_one_socket_for_all_destinations_and_strangers_reach_no_passenger() {
+    let (_folder, _cloud, mut gateway) = joined("[access]\nallow = [\"127.0.0.0/8\"]\n");
+    let ((one, at_one), (two, at_two)) = (server("127.0.0.1"), server("127.0.0.2"));
+    let (stranger, _) = server("127.0.0.3");
+    send(&mut gateway, 7, 1, at_one, b"1");
+    let (mapped, _) = arrives(&mut gateway, &one, SOON).unwrap();
+    send(&mut gateway, 7, 1, at_two, b"2");
+    assert_eq!(arrives(&mut gateway, &two, SOON), Some((mapped, b'2')), "the same socket");
+    send(&mut gateway, 8, 1, at_one, b"3");
+    let (other, _) = arrives(&mut gateway, &one, SOON).unwrap();
+    assert_ne!(other.port(), mapped.port(), "another binding");
+
+    stranger.send_to(b"s", mapped).unwrap();
+    two.send_to(b"a", mapped).unwrap();
+    let answer = received(&mut gateway);
+    assert_eq!((answer.binding, answer.payload), (BindingId(7), b"a".to_vec()));
+    assert_eq!(answer.remote, Destination::Address(at_two));
+}
+
+#[test]
+fn datagrams_to_forbidden_destinations_and_of_too_many_endpoints_go_nowhere() {
+    let tables = "[access]\nallow = [\"127.0.0.1/32\"]\n[session]\nuser_flows_max = 2\n";
+    let (_folder, _cloud, mut gateway) = joined(tables);
+    let ((open, at_open), (closed, at_closed)) = (server("127.0.0.1"), server("127.0.0.2"));
+    send(&mut gateway, 1, 1, at_closed, b"x");
+    assert_eq!(arrives(&mut gateway, &closed, SHORT), None, "forbidden");
+    for (binding, user, passes) in [(1, 1, true), (2, 1, true), (3, 1, false), (4, 2, true)] {
+        send(&mut gateway, binding, user, at_open, b"y");
+        let within = if passes { SOON } else { SHORT };
+        let came = arrives(&mut gateway, &open, within).is_some();
+        assert_eq!(came, passes, "binding {binding} of user {user}");
+    }
+}
