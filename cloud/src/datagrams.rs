@@ -4,7 +4,7 @@
 //! A datagram for a passenger is accepted only from addresses to which the passenger has sent
 //! (address-dependent filtering, RFC 4787 REQ-8), and nothing is sent that no passenger has sent.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -27,26 +27,13 @@ pub(crate) struct Datagrams {
     bindings: Slab<Outside>,
     by_key: HashMap<(SessionKey, BindingId), usize>,
     of_user: HashMap<(SessionKey, UserId), usize>,
+    of_session: HashMap<SessionKey, usize>,
     user_max: usize,
     /// Bindings of all gateways: each has up to two descriptors.
     all_max: usize,
-    readable: Vec<usize>,
+    readable: BTreeSet<usize>,
     sweep_at: Instant,
     buffer: Box<[u8]>,
-    pub(crate) counts: Counts,
-}
-
-/// Datagrams that were dropped, by reason.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
-    /// The access list forbids the destination.
-    pub(crate) forbidden: u64,
-    /// The user or the cloud has too many bindings.
-    pub(crate) refused: u64,
-    /// They came from an address to which the passenger has not sent.
-    pub(crate) unsolicited: u64,
-    /// The kernel did not take them.
-    pub(crate) unsent: u64,
 }
 
 /// One binding.
@@ -75,12 +62,12 @@ impl Datagrams {
             bindings: Slab::new(),
             by_key: HashMap::new(),
             of_user: HashMap::new(),
+            of_session: HashMap::new(),
             user_max,
             all_max: all_max.min(BINDINGS_MAX),
-            readable: Vec::new(),
+            readable: BTreeSet::new(),
             sweep_at: now + SWEEP_EVERY,
             buffer: vec![0; LENGTH_MAX].into_boxed_slice(),
-            counts: Counts::default(),
         }
     }
 
@@ -94,18 +81,15 @@ impl Datagrams {
         // Names need a resolver; only SOCKS clients would send them.
         let Destination::Address(to) = datagram.remote else { return };
         if self.access.check(to).is_err() {
-            self.counts.forbidden += 1;
             return;
         }
         let Some(index) = self.binding(now, (session, datagram.binding), datagram.user) else {
-            self.counts.refused += 1;
             return;
         };
         let tokens = self.base + 2 * index;
         let Some(binding) = self.bindings.get_mut(index) else { return };
         if !binding.contacted.contains(&to.ip()) {
             if is_own(to) && self.access.check_own(to).is_err() {
-                self.counts.forbidden += 1;
                 return;
             }
             if binding.contacted.len() >= CONTACTED_MAX {
@@ -123,14 +107,14 @@ impl Datagrams {
             None => open(&self.registry, any, token)
                 .and_then(|socket| place.insert(socket).send_to(&datagram.payload, to)),
         };
-        if sent.is_err() {
-            self.counts.unsent += 1;
+        if let Err(error) = sent {
+            tracing::debug!(%to, %error, "datagram not sent");
         }
     }
 
     /// A socket is readable.
     pub(crate) fn on_ready(&mut self, token: Token) {
-        self.readable.push(token.0 - self.base);
+        self.readable.insert(token.0 - self.base);
     }
 
     /// Takes datagrams for passengers, and ends idle bindings.
@@ -183,7 +167,6 @@ impl Datagrams {
                 Err(_) => continue,
             };
             if !binding.contacted.contains(&from.ip()) {
-                self.counts.unsolicited += 1;
                 continue;
             }
             binding.used.on_received();
@@ -192,7 +175,7 @@ impl Datagrams {
             let datagram = UserDatagram { binding: id, user, remote, payload };
             relay.endpoint().send_datagram(now, session, datagram);
         }
-        self.readable.push(place);
+        self.readable.insert(place);
     }
 
     /// The place of a binding; `None` if there are too many, or its user is not known yet.
@@ -206,17 +189,35 @@ impl Datagrams {
             return Some(index);
         }
         let user = user?;
-        let of_user = self.of_user.entry((key.0, user)).or_default();
-        if *of_user >= self.user_max || self.bindings.len() >= self.all_max {
+        let of_user = self.of_user.get(&(key.0, user)).copied().unwrap_or(0);
+        if of_user >= self.user_max || !self.make_room(key.0) {
             return None;
         }
-        *of_user += 1;
+        self.of_user.insert((key.0, user), of_user + 1);
+        *self.of_session.entry(key.0).or_default() += 1;
         let used = BindingUse::new(now);
         let contacted = HashSet::new();
         let index =
             self.bindings.insert(Outside { key, user, v4: None, v6: None, contacted, used });
         self.by_key.insert(key, index);
         Some(index)
+    }
+
+    /// Whether there is room for another binding of a session: at the bound, the session with the
+    /// most gives up the one that was used least recently, for a session that has fewer.
+    fn make_room(&mut self, session: SessionKey) -> bool {
+        if self.bindings.len() < self.all_max {
+            return true;
+        }
+        let most = self.of_session.iter().max_by_key(|(key, count)| (**count, **key));
+        let Some((&most, &count)) = most else { return false };
+        if count <= self.of_session.get(&session).copied().unwrap_or(0) + 1 {
+            return false;
+        }
+        let of_most = self.bindings.iter().filter(|(_, binding)| binding.key.0 == most);
+        let oldest = of_most.min_by_key(|(_, binding)| binding.used.used_at());
+        let oldest = oldest.map(|(index, _)| index);
+        oldest.is_some_and(|index| self.end(index).is_some())
     }
 
     fn end(&mut self, index: usize) -> Option<(SessionKey, BindingId)> {
@@ -226,6 +227,12 @@ impl Datagrams {
             let _ = self.registry.deregister(&mut socket);
         }
         self.by_key.remove(&binding.key);
+        if let Some(count) = self.of_session.get_mut(&binding.key.0) {
+            *count -= 1;
+            if *count == 0 {
+                self.of_session.remove(&binding.key.0);
+            }
+        }
         let user = (binding.key.0, binding.user);
         if let Some(count) = self.of_user.get_mut(&user) {
             *count -= 1;

@@ -33,8 +33,6 @@ pub(crate) struct Datagrams {
     replies: Replies,
     sweep_at: Instant,
     buffer: Box<[u8]>,
-    /// Datagrams of bindings beyond the bounds.
-    pub(crate) refused: u64,
 }
 
 struct Binding {
@@ -68,7 +66,6 @@ impl Datagrams {
             replies: Replies::default(),
             sweep_at: now + SWEEP_EVERY,
             buffer: vec![0; LENGTH_MAX].into_boxed_slice(),
-            refused: 0,
         })
     }
 
@@ -141,7 +138,6 @@ impl Datagrams {
         }
         let of_user = self.of_user.entry(user).or_default();
         if *of_user >= self.user_max || self.bindings.len() >= BINDINGS_MAX {
-            self.refused += 1;
             return None;
         }
         *of_user += 1;

@@ -16,6 +16,11 @@ impl BindingUse {
         Self { used_at: now, sent: 0, received: 0 }
     }
 
+    /// When the passenger last sent.
+    pub fn used_at(&self) -> Instant {
+        self.used_at
+    }
+
     /// The passenger has sent a datagram.
     pub fn on_sent(&mut self, now: Instant) {
         self.used_at = now;

@@ -16,8 +16,7 @@ pub(crate) use window::Window;
 pub struct UserDatagram {
     /// The passenger's endpoint.
     pub binding: BindingId,
-    /// The user: always known where the gateway sends. A cloud that receives knows it from the
-    /// binding's first datagrams.
+    /// The user, from the gateway.
     pub user: Option<UserId>,
     /// The other end: to which the passenger sends, or which has sent.
     pub remote: Destination,
@@ -34,11 +33,12 @@ pub(crate) struct Binding {
     queued_bytes: usize,
     codel: Codel,
     rate: Rate,
-    /// The number of datagrams sent, which is the sequence number of the next one.
-    pub sent: u64,
+    /// The number of datagrams sent.
+    sent: u64,
+    /// The sequence number of the next one. It begins with this side's clock, so that a binding
+    /// that was forgotten does not repeat the numbers that its peer remembers.
+    pub sequence: u64,
     pub received: Window,
-    /// A datagram of the peer has arrived: it knows the user.
-    pub answered: bool,
     /// It waits for its turn.
     pub waits: bool,
     pub used_at: Instant,
@@ -63,16 +63,16 @@ struct Rate {
 }
 
 impl Binding {
-    pub fn new(now: Instant, user: UserId) -> Self {
+    pub fn new(now: Instant, user: UserId, sequence: u64) -> Self {
         Self {
             user,
+            sequence,
             queue: VecDeque::new(),
             queued_bytes: 0,
             codel: Codel::default(),
             rate: Rate { since: now, packets: 0, bytes: 0, steady: false },
             sent: 0,
             received: Window::default(),
-            answered: false,
             waits: false,
             used_at: now,
         }
@@ -81,24 +81,37 @@ impl Binding {
     /// Appends a datagram; returns how many were dropped because the queue is too long.
     pub fn push(&mut self, now: Instant, datagram: Queued) -> u64 {
         self.used_at = now;
-        self.rate.add(now, datagram.payload.len());
-        self.queued_bytes += datagram.payload.len();
+        self.rate.add(now, datagram.cost());
+        self.queued_bytes += datagram.cost();
         self.queue.push_back(datagram);
         let mut dropped = 0;
         // The oldest is dropped: the newest is worth more.
-        while self.queued_bytes > QUEUE_MAX || self.queue.len() > QUEUE_LENGTH_MAX {
-            let Some(oldest) = self.queue.pop_front() else { break };
-            self.queued_bytes -= oldest.payload.len();
+        while let Some(oldest) = self.queue.front()
+            && (self.queued_bytes > QUEUE_MAX || now.saturating_duration_since(oldest.at) >= STALE)
+        {
+            self.queued_bytes -= oldest.cost();
+            self.queue.pop_front();
             dropped += 1;
         }
         dropped
+    }
+
+    /// Bytes that wait, with the cost of each datagram.
+    pub fn queued_bytes(&self) -> usize {
+        self.queued_bytes
+    }
+
+    /// The next one was sent.
+    pub fn on_sent(&mut self) {
+        self.sent += 1;
+        self.sequence += 1;
     }
 
     /// The next datagram to send, and how many before it were dropped because they waited too long.
     pub fn pop(&mut self, now: Instant) -> (Option<Queued>, u64) {
         let mut dropped = 0;
         while let Some(next) = self.queue.pop_front() {
-            self.queued_bytes -= next.payload.len();
+            self.queued_bytes -= next.cost();
             let waited = now.saturating_duration_since(next.at);
             let is_last = self.queue.is_empty();
             if waited < STALE && !self.codel.drops(now, waited, is_last) {
@@ -111,7 +124,7 @@ impl Binding {
 
     /// Returns a datagram that no path takes now.
     pub fn put_back(&mut self, datagram: Queued) {
-        self.queued_bytes += datagram.payload.len();
+        self.queued_bytes += datagram.cost();
         self.queue.push_front(datagram);
     }
 
@@ -119,14 +132,21 @@ impl Binding {
         self.queue.is_empty()
     }
 
-    /// The length of the next datagram.
-    pub fn next_length(&self) -> usize {
-        self.queue.front().map_or(0, |next| next.payload.len())
+    /// The cost of the next datagram.
+    pub fn next_cost(&self) -> usize {
+        self.queue.front().map_or(0, Queued::cost)
     }
 
     /// It is at its beginning, or sends like a call: few bytes, steadily.
     pub fn is_realtime(&self) -> bool {
         self.sent < FIRST || self.rate.steady
+    }
+}
+
+impl Queued {
+    /// Its bytes on a carrier, about: an empty datagram is not free.
+    pub fn cost(&self) -> usize {
+        self.payload.len() + OVERHEAD
     }
 }
 
@@ -145,9 +165,10 @@ impl Rate {
     }
 }
 
-/// The longest queue of a binding, in bytes and datagrams.
+/// The headers of IP, UDP, tunnel and frame.
+const OVERHEAD: usize = 64;
+/// The longest queue of a binding, in bytes.
 const QUEUE_MAX: usize = 256 * 1_024;
-const QUEUE_LENGTH_MAX: usize = 1_024;
 /// A datagram that has waited for so long is of no use (ITU-T G.114: 400 ms is the limit of a
 /// conversation).
 const STALE: Duration = Duration::from_millis(400);
@@ -155,8 +176,8 @@ const STALE: Duration = Duration::from_millis(400);
 const FIRST: u64 = 4;
 /// The period over which a rate is judged.
 const PERIOD: Duration = Duration::from_millis(500);
-/// 300 kbit/s: voice, and a small video.
-const STEADY_BYTES_MAX: usize = 18_750;
+/// 320 kbit/s with the overhead: voice, and a small video.
+const STEADY_BYTES_MAX: usize = 20_000;
 /// Ten a second.
 const STEADY_PACKETS_MIN: u32 = 5;
 
@@ -177,17 +198,21 @@ mod tests {
     #[test]
     fn call_is_real_time_and_a_download_is_only_at_its_beginning() {
         // Bytes, packets a second, whether it is real-time after two seconds.
-        for (bytes, each_s, wanted) in
-            [(160, 50, true), (1_200, 30, true), (1_200, 400, false), (100, 2, false)]
-        {
+        for (bytes, each_s, wanted) in [
+            (160, 50, true),
+            (1_200, 30, true),
+            (1_200, 400, false),
+            (100, 2, false),
+            (0, 2_000, false),
+        ] {
             let begin = base();
-            let mut binding = Binding::new(begin, UserId(1));
+            let mut binding = Binding::new(begin, UserId(1), 0);
             assert!(binding.is_realtime(), "its first ones");
             for number in 0..2 * each_s {
                 let now = begin + Duration::from_secs(1) * number / each_s;
                 binding.push(now, queued(now, bytes));
                 binding.pop(now);
-                binding.sent += 1;
+                binding.on_sent();
             }
             assert_eq!(binding.is_realtime(), wanted, "{bytes} bytes, {each_s} a second");
         }
@@ -196,20 +221,25 @@ mod tests {
     #[test]
     fn queue_is_bounded_and_drops_the_oldest() {
         let now = base();
-        let mut binding = Binding::new(now, UserId(1));
-        let dropped: u64 = (0..300).map(|_| binding.push(now, queued(now, 1_000))).sum();
-        assert_eq!(dropped, 300 - QUEUE_MAX as u64 / 1_000);
-        let mut binding = Binding::new(now, UserId(1));
-        let dropped: u64 = (0..1_100).map(|_| binding.push(now, queued(now, 1))).sum();
-        assert_eq!(dropped, 1_100 - QUEUE_LENGTH_MAX as u64);
+        for bytes in [0, 1_000] {
+            let mut binding = Binding::new(now, UserId(1), 0);
+            let dropped: u64 = (0..5_000).map(|_| binding.push(now, queued(now, bytes))).sum();
+            assert_eq!(dropped, 5_000 - (QUEUE_MAX / (bytes + OVERHEAD)) as u64, "{bytes} bytes");
+            assert!(binding.queued_bytes() <= QUEUE_MAX);
+        }
+        let mut binding = Binding::new(now, UserId(1), 0);
+        assert_eq!(binding.push(now, queued(now, 1)), 0);
+        let later = now + STALE;
+        assert_eq!(binding.push(later, queued(later, 1)), 1, "a stale one");
     }
 
     #[test]
     fn stale_datagrams_are_dropped_unsent() {
         let now = base();
-        let mut binding = Binding::new(now, UserId(1));
+        let mut binding = Binding::new(now, UserId(1), 0);
         for at_ms in [0, 10, 390] {
-            binding.push(now, queued(now + Duration::from_millis(at_ms), 100));
+            let at = now + Duration::from_millis(at_ms);
+            binding.push(at, queued(at, 100));
         }
         let (next, dropped) = binding.pop(now + Duration::from_millis(420));
         assert_eq!(

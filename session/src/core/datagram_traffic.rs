@@ -14,6 +14,7 @@ use super::outlet::Outlet;
 use super::session::Session;
 use crate::datagram::{Queued, UserDatagram};
 use crate::event::Event;
+use crate::limits::ASIDE_MAX;
 use crate::wire::{DATAGRAM_MAX, Datagram, Frame, encode};
 
 impl Session {
@@ -24,18 +25,14 @@ impl Session {
 
     /// Queues a datagram for the peer. It may be dropped at any time.
     pub fn send_datagram(&mut self, now: Instant, datagram: UserDatagram) {
-        let UserDatagram { binding: id, user, remote, payload } = datagram;
+        let UserDatagram { binding, user, remote, payload } = datagram;
+        let of = (binding, user.unwrap_or_default(), self.clock(now));
         let Self { datagrams, turns, .. } = self;
         if payload.len() > DATAGRAM_MAX {
             datagrams.counts.too_long += 1;
             return;
         }
-        let Some(binding) = datagrams.binding(now, id, user.unwrap_or_default(), turns) else {
-            return;
-        };
-        let dropped = binding.push(now, Queued { at: now, remote, payload });
-        datagrams.counts.dropped += dropped;
-        datagrams.enqueue(now, id, turns);
+        datagrams.push(now, of, Queued { at: now, remote, payload }, turns);
     }
 
     /// A datagram of the peer has arrived.
@@ -47,15 +44,13 @@ impl Session {
         data: &[u8],
     ) {
         let Datagram { binding: id, sequence, user, remote, .. } = datagram;
+        let of = (id, user.unwrap_or_default(), self.clock(now));
         if let Some(path) = self.paths.get_mut(slot) {
             path.datagrams_received += data.len() as u64;
         }
         let Self { datagrams, turns, .. } = self;
-        let Some(binding) = datagrams.binding(now, id, user.unwrap_or_default(), turns) else {
-            return;
-        };
+        let Some(binding) = datagrams.binding(now, of, turns) else { return };
         binding.used_at = now;
-        binding.answered = true;
         if !binding.received.accept(sequence) {
             datagrams.counts.copies_received += 1;
             return;
@@ -67,14 +62,21 @@ impl Session {
 
     /// Sends waiting real-time datagrams, each binding's in turn, until no path takes any.
     pub(super) fn send_urgent(&mut self, now: Instant, outlet: &mut dyn Outlet) {
+        let Self { datagrams, paths, .. } = self;
+        if datagrams.urgent.is_empty() || !paths.any_available(&datagrams.chain) {
+            return;
+        }
         let mut blocked = VecDeque::new();
-        while let Some(id) = self.datagrams.urgent.pop_front() {
+        while blocked.len() < ASIDE_MAX
+            && let Some(id) = self.datagrams.urgent.pop_front()
+        {
             if self.send_next(now, id, outlet) == Sent::Waits {
                 blocked.push_back(id);
             } else {
                 self.requeue(now, id);
             }
         }
+        blocked.append(&mut self.datagrams.urgent);
         self.datagrams.urgent = blocked;
     }
 
@@ -107,16 +109,20 @@ impl Session {
         let (sent_us, role) = (self.clock(now), self.role);
         let Self { datagrams, paths, .. } = self;
         let Some(binding) = datagrams.bindings.get_mut(&id) else { return Sent::Nothing };
+        let (user, before) = (binding.user, binding.queued_bytes());
         let (next, dropped) = binding.pop(now);
+        let after = binding.queued_bytes();
         datagrams.counts.dropped += dropped;
+        datagrams.count(user, before, after);
         let Some(next) = next else { return Sent::Nothing };
+        let Some(binding) = datagrams.bindings.get_mut(&id) else { return Sent::Nothing };
         let views: Vec<PathView> = paths.views(now, &datagrams.chain);
-        let bytes = next.payload.len() as u64;
+        let (bytes, cost) = (next.payload.len() as u64, next.cost() as u64);
         let segment = SegmentView {
             flow: flow_of(id),
-            offset: binding.sent,
-            unsent: Bytes(bytes),
-            remaining: Bytes(bytes),
+            offset: binding.sequence,
+            unsent: Bytes(cost),
+            remaining: Bytes(cost),
             recovery: paths.recovery(),
             realtime: binding.is_realtime(),
             ..SegmentView::default()
@@ -124,16 +130,17 @@ impl Session {
         let decision = datagrams.chain.decide(&Input { paths: &views, segment, now });
         let Decision::Send { primary, copies, .. } = decision else {
             binding.put_back(next);
+            datagrams.count(user, after, after + cost as usize);
             return Sent::Waits;
         };
         let datagram = Datagram {
             binding: id,
-            sequence: binding.sent,
+            sequence: binding.sequence,
             sent_us,
-            user: (role == NodeRole::Gateway && !binding.answered).then_some(binding.user),
+            user: (role == NodeRole::Gateway).then_some(user),
             remote: next.remote,
         };
-        binding.sent += 1;
+        binding.on_sent();
         let mut frame = Vec::new();
         encode(&Frame::Datagram { datagram, data: &next.payload }, &mut frame);
         let unit = Unit::Datagram { expires: now + EXPIRES };
@@ -148,11 +155,10 @@ impl Session {
             // Nobody acknowledges datagrams: a PING shows whether the path is dark.
             path.pings.watch(now);
             let (path, offset, copy) = (path.id, segment.offset, slot != primary);
-            let note = Note::Sent { path, flow: segment.flow, offset, bytes, copy };
+            let note = Note::Sent { path, flow: segment.flow, offset, bytes: cost, copy };
             datagrams.chain.note(&note, now);
         }
-        let charged = bytes.max(1) * on.len() as u64;
-        self.turns.queue.charge(binding.user, charged, now);
+        self.turns.queue.charge(user, cost * on.len() as u64, now);
         Sent::Whole
     }
 }

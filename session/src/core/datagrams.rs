@@ -4,13 +4,13 @@
 //! others wait for the turn of their user, together with the flows.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use polyrail_model::{BindingId, Bucket, FlowId, UserId};
 use polyrail_scheduler::{Chain, Turn};
 
 use super::turns::Turns;
-use crate::datagram::Binding;
+use crate::datagram::{Binding, Queued};
 use crate::limits::{BINDING_IDLE, BINDINGS_MAX};
 use crate::settings::{DatagramStatus, Settings};
 
@@ -20,18 +20,31 @@ pub(crate) struct Datagrams {
     pub(super) bindings: BTreeMap<BindingId, Binding>,
     /// Bindings with real-time datagrams that wait.
     pub(super) urgent: VecDeque<BindingId>,
-    /// How many bytes of each user may still go before everything else.
-    priority: BTreeMap<UserId, Bucket>,
+    users: BTreeMap<UserId, Share>,
+    /// Bytes that wait, of all users.
+    queued_bytes: usize,
+    /// When idle bindings and users were last forgotten.
+    swept_at: Instant,
     pub(super) counts: DatagramStatus,
 }
 
+/// The share of one user.
+#[derive(Debug)]
+struct Share {
+    /// How many bytes may still go before everything else.
+    priority: Bucket,
+    queued_bytes: usize,
+}
+
 impl Datagrams {
-    pub fn new(settings: &Settings) -> Self {
+    pub fn new(now: Instant, settings: &Settings) -> Self {
         Self {
             chain: settings.datagram_chain.build(),
             bindings: BTreeMap::new(),
             urgent: VecDeque::new(),
-            priority: BTreeMap::new(),
+            users: BTreeMap::new(),
+            queued_bytes: 0,
+            swept_at: now,
             counts: DatagramStatus::default(),
         }
     }
@@ -39,6 +52,7 @@ impl Datagrams {
     /// The binding is over: nothing of it is kept.
     pub fn forget(&mut self, id: BindingId, turns: &mut Turns) {
         let Some(binding) = self.bindings.remove(&id) else { return };
+        self.count(binding.user, binding.queued_bytes(), 0);
         if binding.waits {
             turns.queue.remove(binding.user, flow_of(id));
             self.urgent.retain(|waiting| *waiting != id);
@@ -49,33 +63,67 @@ impl Datagrams {
         DatagramStatus { bindings: self.bindings.len(), ..self.counts }
     }
 
-    /// The binding, if there is room for it.
+    /// The binding, if there is room for it. A new one begins to send with this number.
     pub(super) fn binding(
         &mut self,
         now: Instant,
-        id: BindingId,
-        user: UserId,
+        (id, user, sequence): (BindingId, UserId, u64),
         turns: &mut Turns,
     ) -> Option<&mut Binding> {
         if !self.bindings.contains_key(&id) {
-            if self.bindings.len() >= BINDINGS_MAX {
-                self.forget_idle(now, turns);
-            }
+            self.sweep(now, turns);
             if self.bindings.len() >= BINDINGS_MAX {
                 self.counts.dropped += 1;
                 return None;
             }
         }
-        Some(self.bindings.entry(id).or_insert_with(|| Binding::new(now, user)))
+        Some(self.bindings.entry(id).or_insert_with(|| Binding::new(now, user, sequence)))
     }
 
-    fn forget_idle(&mut self, now: Instant, turns: &mut Turns) {
+    /// Forgets idle bindings and users, at most once a second.
+    fn sweep(&mut self, now: Instant, turns: &mut Turns) {
+        if now.saturating_duration_since(self.swept_at) < SWEEP_EVERY {
+            return;
+        }
+        self.swept_at = now;
         let idle =
             |binding: &Binding| now.saturating_duration_since(binding.used_at) >= BINDING_IDLE;
         let over = self.bindings.iter().filter(|(_, binding)| idle(binding));
         let over: Vec<BindingId> = over.map(|(&id, _)| id).collect();
         over.into_iter().for_each(|id| self.forget(id, turns));
-        self.priority.retain(|_, bucket| !bucket.is_full(now));
+        self.users.retain(|_, share| share.queued_bytes > 0 || !share.priority.is_full(now));
+    }
+
+    /// Queues a datagram, unless too much of its user or of all users waits.
+    pub(super) fn push(
+        &mut self,
+        now: Instant,
+        of: (BindingId, UserId, u64),
+        datagram: Queued,
+        turns: &mut Turns,
+    ) {
+        let cost = datagram.cost();
+        let Some(user) = self.binding(now, of, turns).map(|binding| binding.user) else { return };
+        let share = self.users.entry(user).or_insert_with(|| Share::new(now));
+        let fits = share.queued_bytes + cost <= USER_QUEUED_MAX;
+        let Some(binding) = self.bindings.get_mut(&of.0) else { return };
+        if !fits || self.queued_bytes + cost > QUEUED_MAX {
+            self.counts.dropped += 1;
+            return;
+        }
+        let before = binding.queued_bytes();
+        self.counts.dropped += binding.push(now, datagram);
+        let after = binding.queued_bytes();
+        self.count(user, before, after);
+        self.enqueue(now, of.0, turns);
+    }
+
+    /// The bytes that wait of a binding of this user have changed.
+    pub(super) fn count(&mut self, user: UserId, before: usize, after: usize) {
+        self.queued_bytes = self.queued_bytes + after - before;
+        if let Some(share) = self.users.get_mut(&user) {
+            share.queued_bytes = share.queued_bytes + after - before;
+        }
     }
 
     /// Gives a binding with datagrams its turn.
@@ -84,14 +132,20 @@ impl Datagrams {
         if binding.is_empty() || std::mem::replace(&mut binding.waits, true) {
             return;
         }
-        let bucket = self.priority.entry(binding.user);
-        let bucket = bucket.or_insert_with(|| Bucket::new(now, PRIORITY_RATE, PRIORITY_BURST));
-        if binding.is_realtime() && bucket.take(now, binding.next_length()) {
+        let share = self.users.entry(binding.user).or_insert_with(|| Share::new(now));
+        let realtime = binding.is_realtime();
+        if realtime && share.priority.take(now, binding.next_cost()) {
             self.urgent.push_back(id);
         } else {
-            let interactive = binding.is_realtime();
-            turns.queue.push(Turn { user: binding.user, flow: flow_of(id), interactive });
+            let (user, flow) = (binding.user, flow_of(id));
+            turns.queue.push(Turn { user, flow, interactive: realtime });
         }
+    }
+}
+
+impl Share {
+    fn new(now: Instant) -> Self {
+        Self { priority: Bucket::new(now, PRIORITY_RATE, PRIORITY_BURST), queued_bytes: 0 }
     }
 }
 
@@ -111,3 +165,7 @@ const DATAGRAMS: u64 = 1 << 63;
 /// calls with video.
 const PRIORITY_RATE: f64 = 75_000.0;
 const PRIORITY_BURST: f64 = 75_000.0;
+/// Bytes that wait of one user and of all users, with the cost of each datagram.
+const USER_QUEUED_MAX: usize = 512 * 1_024;
+const QUEUED_MAX: usize = 4 * 1_024 * 1_024;
+const SWEEP_EVERY: Duration = Duration::from_secs(1);

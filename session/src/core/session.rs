@@ -78,7 +78,7 @@ impl Session {
             paths: Paths::new(now),
             outbox: Outbox::new(now, role),
             messages: Messages::new(now),
-            datagrams: Datagrams::new(&settings),
+            datagrams: Datagrams::new(now, &settings),
             turns: Turns::new(now),
             writers: Writers::default(),
             open_line: VecDeque::new(),

@@ -10,8 +10,9 @@ pub(crate) struct Codel {
     above_until: Option<Instant>,
     /// When the next one is dropped, while it drops.
     next_drop: Option<Instant>,
-    /// Drops of this episode.
+    /// Drops of this episode, or of the last one, and when the last of them was.
     drops: u32,
+    dropped_at: Option<Instant>,
 }
 
 impl Codel {
@@ -26,13 +27,15 @@ impl Codel {
         if now < due {
             return false;
         }
-        // An episode that follows closely continues with the rate of the last one (RFC 8289 4.2).
-        let recent = self.next_drop.is_none() && now.saturating_duration_since(until) < INTERVAL;
+        // An episode that follows closely continues with the rate of the last one (RFC 8289 5.4).
+        let since = |at: Instant| now.saturating_duration_since(at);
+        let is_close = self.dropped_at.is_some_and(|at| since(at) < INTERVAL * 16);
         self.drops = match self.next_drop {
             Some(_) => self.drops + 1,
-            None if recent && self.drops > 2 => self.drops - 2,
+            None if is_close && self.drops > 2 => self.drops - 2,
             None => 1,
         };
+        self.dropped_at = Some(now);
         self.next_drop = Some(due.max(now) + INTERVAL.div_f64(f64::from(self.drops).sqrt()));
         true
     }
@@ -67,5 +70,22 @@ mod tests {
         let burst = (0..90).map(|ms| begin + Duration::from_millis(ms));
         let dropped = burst.filter(|&now| codel.drops(now, Duration::from_millis(90), false));
         assert_eq!(dropped.count(), 0);
+    }
+
+    #[test]
+    fn episode_is_forgotten_after_a_while() {
+        #[allow(clippy::disallowed_methods)] // a base for the clock of these tables
+        let begin = Instant::now();
+        let mut codel = Codel::default();
+        let mut drops = |from_s: u64, length_ms: u64| {
+            let each = (0..length_ms).map(|ms| begin + Duration::from_millis(from_s * 1_000 + ms));
+            let wait = Duration::from_millis(50);
+            let count = each.filter(|&now| codel.drops(now, wait, false)).count();
+            codel.drops(begin + Duration::from_secs(from_s + 9), Duration::ZERO, false);
+            count
+        };
+        let (first, long) = (drops(0, 300), drops(10, 5_000));
+        assert!(long > 10 * first, "{first}, {long}");
+        assert_eq!(drops(30, 300), first, "as at the beginning");
     }
 }

@@ -211,11 +211,11 @@ pub struct Open {
 pub struct Datagram {
     /// The passenger's endpoint.
     pub binding: BindingId,
-    /// Rises with each datagram of a binding and a direction, to identify copies.
+    /// Rises by one with each datagram of a binding and a direction, to identify copies.
     pub sequence: u64,
     /// When it was sent, in microseconds of the sender's clock.
     pub sent_us: u64,
-    /// The user, from the gateway until the cloud has sent a datagram of the binding.
+    /// The user, from the gateway.
     pub user: Option<UserId>,
     /// The other end: to which the passenger sends, or which has sent.
     pub remote: Destination,

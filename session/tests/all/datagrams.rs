@@ -46,25 +46,24 @@ fn received(events: &[Event]) -> Vec<&UserDatagram> {
     received.collect()
 }
 
-/// The tunnel, the sequence number and the user of each datagram that the gateway sends now; all
-/// are lost.
-fn sent(pair: &mut Pair) -> Vec<(usize, u64, Option<UserId>)> {
+/// The bindings of the datagrams that the gateway sends now; all are lost.
+fn sent(pair: &mut Pair) -> Vec<u64> {
     let mut wire = Wire::default();
     pair.gateway.transmit(pair.now, &mut wire);
-    let mut found = Vec::new();
-    for (tunnel, bytes) in wire.sent {
+    let mut bindings = Vec::new();
+    for (_, bytes) in wire.sent {
         let each = |frame: Frame<'_>| {
             if let Frame::Datagram { datagram, .. } = frame {
-                found.push((tunnel.0, datagram.sequence, datagram.user));
+                bindings.push(datagram.binding.0);
             }
         };
         Decoder::default().feed(&bytes, each).unwrap();
     }
-    found
+    bindings
 }
 
 #[test]
-fn datagrams_cross_both_ways_and_name_their_user_until_they_are_answered() {
+fn datagrams_cross_both_ways_although_one_side_forgets_the_binding() {
     let mut pair = pair(&["a"]);
     send_up(&mut pair, 7, b"one");
     pair.run();
@@ -74,8 +73,35 @@ fn datagrams_cross_both_ways_and_name_their_user_until_they_are_answered() {
     pair.cloud.send_datagram(pair.now, to, answer.clone());
     pair.run();
     assert_eq!(received(&pair.at_gateway), [&answer]);
-    send_up(&mut pair, 7, b"two");
-    assert_eq!(sent(&mut pair), [(0, 1, None)]);
+    for side in [true, false] {
+        let endpoint = if side { &mut pair.cloud } else { &mut pair.gateway };
+        let key = session(endpoint);
+        endpoint.forget_binding(key, BindingId(7));
+        pair.advance(Duration::from_millis(1));
+        pair.at_cloud.clear();
+        pair.at_gateway.clear();
+        send_up(&mut pair, 7, b"two");
+        pair.cloud.send_datagram(pair.now, to, answer.clone());
+        pair.run();
+        assert_eq!(received(&pair.at_cloud), [&datagram(7, b"two".to_vec())]);
+        assert_eq!(received(&pair.at_gateway), [&answer]);
+    }
+}
+
+#[test]
+fn waiting_datagrams_of_a_user_and_of_all_users_are_bounded() {
+    let mut pair = pair(&["a"]);
+    pair.down(0);
+    // The cost of each is 1,064 bytes; a user has 512 KiB, all have 4 MiB.
+    let mut sent = 0;
+    for user in 1..=20 {
+        for flow in 0..600 {
+            send_up(&mut pair, user * 100_000 + flow, &[0; 1_000]);
+            sent += 1;
+        }
+        let waiting = sent - status(&pair.gateway).dropped;
+        assert_eq!(waiting, (user * 492).min(3_942), "after {user} users");
+    }
 }
 
 #[test]
@@ -164,17 +190,7 @@ fn flood_of_one_users_flows_delays_no_call_of_another() {
             send_up(&mut pair, 100_000 + flow, &[0; 1_000]);
         }
         send_up(&mut pair, call, &[turn; 160]);
-        let mut wire = Wire::default();
-        pair.gateway.transmit(pair.now, &mut wire);
-        let mut bindings = Vec::new();
-        for (_, bytes) in wire.sent {
-            let each = |frame: Frame<'_>| {
-                if let Frame::Datagram { datagram, .. } = frame {
-                    bindings.push(datagram.binding.0);
-                }
-            };
-            Decoder::default().feed(&bytes, each).unwrap();
-        }
+        let bindings = sent(&mut pair);
         let place = bindings.iter().position(|binding| *binding == call);
         // 75 KB of the first burst, and 1.5 KB of each turn, may be before it.
         let most = if turn == 0 { 76 } else { 3 };

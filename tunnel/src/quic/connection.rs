@@ -210,8 +210,9 @@ impl Engine {
         if !self.is_announced() || !(self.life.is_open() || leaving) {
             return 0;
         }
-        let datagrams = self.outbox.datagrams.take(&mut self.connection, sink);
         let result = self.inbox.take(&mut self.connection, HANDED_OUT_MAX, sink);
+        // After the greeting that may have arrived with them.
+        let datagrams = self.outbox.datagrams.take(&mut self.connection, sink);
         if self.inbox.take_skip() {
             self.egress.acks.hurry();
         }

@@ -54,8 +54,16 @@ impl Datagrams {
     }
 
     /// Gives `quiche` the next units; returns whether it was given any.
-    pub(super) fn give(&mut self, connection: &mut Connection, now: Instant) -> bool {
+    pub(super) fn give(
+        &mut self,
+        connection: &mut Connection,
+        now: Instant,
+        packet_max: usize,
+    ) -> bool {
         let mut given = false;
+        while self.waiting.front().is_some_and(|(expires, _)| now >= *expires) {
+            self.pop();
+        }
         while connection.dgram_send_queue_len() < GIVEN_MAX
             && let Some((expires, unit)) = self.pop()
         {
@@ -64,6 +72,8 @@ impl Datagrams {
             }
             // `None`: the peer takes none.
             let Some(longest) = connection.dgram_max_writable_len() else { continue };
+            // quiche forgets the MTU when the peer's address changes.
+            let longest = longest.min(packet_max.saturating_sub(PACKET_OVERHEAD));
             given |= self.split(&unit, longest, |part| connection.dgram_send(part));
         }
         given
@@ -126,6 +136,11 @@ impl Datagrams {
             [WHOLE, unit @ ..] => sink(unit),
             [kind @ (FIRST | SECOND), high, low, bytes @ ..] => {
                 let (kind, number) = (*kind, u16::from_be_bytes([*high, *low]));
+                // A number is used again after 65,536 units.
+                let apart = |half: &Half| {
+                    half.number.wrapping_sub(number).min(number.wrapping_sub(half.number))
+                };
+                self.halves.retain(|half| apart(half) < HALVES_APART);
                 let other = self.halves.iter().position(|half| half.number == number);
                 let Some(other) = other.and_then(|place| self.halves.remove(place)) else {
                     if self.halves.len() >= HALVES_MAX {
@@ -149,12 +164,16 @@ impl Datagrams {
 const WHOLE: u8 = 0;
 const FIRST: u8 = 1;
 const SECOND: u8 = 2;
+/// Short header with the longest id and packet number, tag, and the header of a DATAGRAM frame.
+const PACKET_OVERHEAD: usize = 1 + 20 + 4 + 16 + 3;
 /// Kind and number.
 const HALF_HEADER: usize = 3;
 /// Units that wait for `quiche`.
 const WAITING_MAX: usize = 256;
 /// DATAGRAM frames that `quiche` holds: they cannot expire there.
 const GIVEN_MAX: usize = 4;
+/// How far the numbers of two units may be apart for their halves to arrive interleaved.
+const HALVES_APART: u16 = 1_024;
 /// Halves that wait for their other half.
 const HALVES_MAX: usize = 64;
 /// The longest part: no packet has more.
@@ -223,6 +242,16 @@ mod tests {
             assert!(received(&mut receiver, &parts[..1]).is_empty());
         }
         assert_eq!(receiver.halves.len(), HALVES_MAX);
+        // The same number, 65,536 units later.
+        let (mut sender, mut receiver) = (Datagrams::default(), Datagrams::default());
+        let mut lost = parts(&mut sender, &[1; 1_500], 1_200).unwrap();
+        assert!(received(&mut receiver, &lost.split_off(1)).is_empty());
+        for _ in 0..u16::MAX {
+            let parts = parts(&mut sender, &[2; 1_500], 1_200).unwrap();
+            assert_eq!(received(&mut receiver, &parts).len(), 1);
+        }
+        let parts = parts(&mut sender, &[3; 1_500], 1_200).unwrap();
+        assert_eq!(received(&mut receiver, &parts), [[3; 1_500]]);
         let twice = [vec![FIRST, 0, 1, b'a'], vec![FIRST, 0, 1, b'b'], vec![SECOND, 0, 1, b'c']];
         assert_eq!(received(&mut receiver, &twice), [b"bc"]);
         for odd in [&[][..], &[3], &[1], &[2, 0]] {

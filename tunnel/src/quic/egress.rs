@@ -205,7 +205,7 @@ impl Egress {
     /// Gives `quiche` all control, which has priority there, too, and data while it holds little.
     fn feed(&mut self, flow: &mut Flow<'_>, now: Instant) -> Result<(), Error> {
         let before = self.held;
-        self.drained &= !flow.outbox.datagrams.give(flow.connection, now);
+        self.drained &= !flow.outbox.datagrams.give(flow.connection, now, self.datagram_max);
         self.held += flow.outbox.give_control(flow.connection)?;
         if self.held < HELD_MIN {
             self.held += flow.outbox.give_data(flow.connection)?;

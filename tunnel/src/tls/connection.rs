@@ -383,7 +383,7 @@ impl Tunnel for TlsTunnel {
         match self.life.phase() {
             TunnelPhase::Early | TunnelPhase::Up if !self.blocked => {
                 self.write_out();
-                if !self.datagrams.is_empty() {
+                while !self.blocked && !self.datagrams.is_empty() && self.life.is_open() {
                     self.write_datagrams(now);
                     self.write_out();
                 }
