@@ -70,6 +70,24 @@ pub fn echoes(socket: &UdpSocket, length: usize, patience: Duration) -> Result<b
     }
 }
 
+/// Sends so many datagrams of this length at once, and returns how many echoes come.
+///
+/// # Errors
+/// The socket fails.
+pub fn burst(socket: &UdpSocket, count: u8, length: usize, patience: Duration) -> Result<usize> {
+    for number in 0..count {
+        socket.send(&vec![number; length])?;
+    }
+    socket.set_read_timeout(Some(patience))?;
+    let (mut buffer, mut came) = (vec![0; 65_536], [false; 256]);
+    while let Ok(received) = socket.recv(&mut buffer) {
+        let number = buffer[0];
+        ensure!(buffer[..received] == vec![number; length], "an echo is another one");
+        ensure!(!std::mem::replace(&mut came[usize::from(number)], true), "{number} came twice");
+    }
+    Ok(came.iter().filter(|came| **came).count())
+}
+
 /// What happened to the packets of a call.
 #[derive(Clone, Debug, Default)]
 pub struct Call {

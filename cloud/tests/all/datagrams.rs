@@ -11,17 +11,20 @@ use polyrail_session::{Event, UserDatagram};
 
 use crate::common::{Cloud, Gateway, issue};
 
-/// A cloud with a gateway of one path; the folder holds their files.
-fn joined(tables: &str) -> (tempfile::TempDir, Cloud, Gateway) {
+/// A cloud with two gateways of one path each; the folder holds their files.
+fn joined(open_files: u64, tables: &str) -> (tempfile::TempDir, Cloud, [Gateway; 2]) {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path();
     let authority = Authority::create(dir, "Test", false).unwrap();
     issue(&authority, dir, "c", NodeRole::Cloud);
-    let cloud = Cloud::start(dir, "", tables);
-    let mut gateway = Gateway::new(&issue(&authority, dir, "train-7", NodeRole::Gateway).0);
-    let tunnel = gateway.connect_quic("a", cloud.address);
-    gateway.until_path(tunnel);
-    (folder, cloud, gateway)
+    let cloud = Cloud::start_within(open_files, dir, "", tables);
+    let gateways = ["train-7", "train-8"].map(|name| {
+        let mut gateway = Gateway::new(&issue(&authority, dir, name, NodeRole::Gateway).0);
+        let tunnel = gateway.connect_quic("a", cloud.address);
+        gateway.until_path(tunnel);
+        gateway
+    });
+    (folder, cloud, gateways)
 }
 
 fn send(gateway: &mut Gateway, binding: u64, user: u64, to: SocketAddr, payload: &[u8]) {
@@ -64,12 +67,13 @@ fn server(address: &str) -> (UdpSocket, SocketAddr) {
     (socket, at)
 }
 
+const ALLOW: &str = "[access]\nallow = [\"127.0.0.0/8\"]\n";
 const SOON: Duration = Duration::from_secs(5);
 const SHORT: Duration = Duration::from_millis(300);
 
 #[test]
 fn binding_has_one_socket_for_all_destinations_and_strangers_reach_no_passenger() {
-    let (_folder, _cloud, mut gateway) = joined("[access]\nallow = [\"127.0.0.0/8\"]\n");
+    let (_folder, _cloud, [mut gateway, _]) = joined(1_024, ALLOW);
     let ((one, at_one), (two, at_two)) = (server("127.0.0.1"), server("127.0.0.2"));
     let (stranger, _) = server("127.0.0.3");
     send(&mut gateway, 7, 1, at_one, b"1");
@@ -90,7 +94,7 @@ fn binding_has_one_socket_for_all_destinations_and_strangers_reach_no_passenger(
 #[test]
 fn datagrams_to_forbidden_destinations_and_of_too_many_endpoints_go_nowhere() {
     let tables = "[access]\nallow = [\"127.0.0.1/32\"]\n[session]\nuser_flows_max = 2\n";
-    let (_folder, _cloud, mut gateway) = joined(tables);
+    let (_folder, _cloud, [mut gateway, _]) = joined(1_024, tables);
     let ((open, at_open), (closed, at_closed)) = (server("127.0.0.1"), server("127.0.0.2"));
     send(&mut gateway, 1, 1, at_closed, b"x");
     assert_eq!(arrives(&mut gateway, &closed, SHORT), None, "forbidden");
@@ -100,4 +104,22 @@ fn datagrams_to_forbidden_destinations_and_of_too_many_endpoints_go_nowhere() {
         let came = arrives(&mut gateway, &open, within).is_some();
         assert_eq!(came, passes, "binding {binding} of user {user}");
     }
+}
+
+#[test]
+fn gateway_with_the_most_endpoints_makes_room_for_another_one() {
+    // 256 files, 64 of them reserved: 24 bindings.
+    let (_folder, _cloud, [mut many, mut few]) = joined(256, ALLOW);
+    let (server, at) = server("127.0.0.1");
+    for binding in 1..=30 {
+        send(&mut many, binding, binding, at, b"m");
+        let came = arrives(&mut many, &server, if binding <= 24 { SOON } else { SHORT });
+        assert_eq!(came.is_some(), binding <= 24, "binding {binding}");
+    }
+    for binding in 1..=12 {
+        send(&mut few, binding, 1, at, b"f");
+        assert!(arrives(&mut few, &server, SOON).is_some(), "binding {binding} of the other");
+    }
+    send(&mut few, 13, 1, at, b"f");
+    assert!(arrives(&mut few, &server, SHORT).is_none(), "no more than the first one has");
 }

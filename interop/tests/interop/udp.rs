@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, ensure};
 use polyrail_interop::addresses::{Family, SERVER};
 use polyrail_interop::carrier::Link;
-use polyrail_interop::datagrams::{Call, ECHO_PORT, connected, echoes, serve_echo};
+use polyrail_interop::datagrams::{Call, ECHO_PORT, burst, connected, echoes, serve_echo};
 use polyrail_interop::world::Plan;
 
 use crate::{alone, both_modes, in_both_modes};
@@ -23,6 +23,8 @@ fn datagrams_of_every_length_cross_in_both_families() -> Result<()> {
             }
             ensure!(!echoes(&socket, 2_049, Duration::from_millis(300))?, "too long, {family:?}");
             ensure!(echoes(&socket, 100, PATIENCE)?, "the next one, {family:?}");
+            let came = burst(&socket, 40, 1_400, Duration::from_millis(500))?;
+            ensure!(came == 40, "{came} of a burst of 40, {family:?}");
         }
         Ok(())
     })
