@@ -176,6 +176,22 @@ fn new_cell_and_operator_restart_a_healthy_path() {
 }
 
 #[test]
+fn found_cell_keeps_a_connection_that_works() {
+    let mut world = World::new(Mode::Quic);
+    world.run(secs(2));
+    let (path, begun) = (world.in_use(), world.started.len());
+    world.policy.on_found_cell(world.now());
+    world.run(secs(5));
+    assert_eq!((world.in_use(), world.started.len()), (path, begun));
+    // After a blackout the search goes on until a connection works.
+    world.net.dark = true;
+    world.run(secs(2));
+    world.net.dark = false;
+    world.policy.on_found_cell(world.now());
+    world.run_until(secs(2), |world| world.carries().is_some());
+}
+
+#[test]
 fn disabled_restart_reconnects_only_closed_connections() {
     let restart = Restart { enabled: false, early_data: false, ..Restart::default() };
     let mut world = World::with(Mode::Quic, Pace { restart, frugal: false }, 1);
