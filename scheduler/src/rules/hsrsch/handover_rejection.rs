@@ -18,7 +18,7 @@
 //! `failed`. With the probability `p` that the path fails before the segment is acknowledged, the
 //! path is rejected exactly while `alone` is earlier than `(1 - p) both + p failed`. So an unlikely
 //! failure rejects only for the end of a flow or where another path is as good, and a certain one
-//! rejects always. The path with the least risk is never rejected.
+//! (from nine in ten on) rejects always. The path with the least risk is never rejected.
 
 use std::time::{Duration, Instant};
 
@@ -71,7 +71,7 @@ impl HandoverRejection {
         } else {
             self.paths.forget(path.id);
         }
-        fails
+        if fails >= CERTAIN { 1.0 } else { fails }
     }
 
     /// Rejects the paths without which the rest of the flow is expected earlier, over another one
@@ -203,6 +203,9 @@ impl Schedulerlet for HandoverRejection {
         }
     }
 }
+
+/// A failure this likely counts as certain: the carrier is emptied, whatever the flow still has.
+const CERTAIN: f64 = 0.9;
 
 /// How long a passed position keeps a path out of use.
 pub(in crate::rules) const BEYOND_MAX: Duration = Duration::from_millis(2_500);

@@ -109,6 +109,8 @@ fn hazard_rejects_a_path_exactly_while_the_flow_is_expected_earlier_without_it()
             [true; 2],
         ),
         ("above it", [risky(a, 0, 712), steady(b)], bulk, [false, true]),
+        ("far from the end: likely", [risky(a, 0, 899), steady(b)], Bytes(100_000_000), [true; 2]),
+        ("the same, certain", [risky(a, 0, 900), steady(b)], Bytes(100_000_000), [false, true]),
         // Odds of 0.56 and 0.57.
         ("a tenth of the stretch: below", [risky(a, 1_000, 359), steady(b)], end, [true; 2]),
         ("the same, above", [risky(a, 1_000, 364), steady(b)], end, [false, true]),
