@@ -71,7 +71,7 @@ impl HandoverRejection {
         } else {
             self.paths.forget(path.id);
         }
-        if fails >= CERTAIN { 1.0 } else { fails }
+        if fails > 0.0 && forecast.permille >= CERTAIN { 1.0 } else { fails }
     }
 
     /// Rejects the paths without which the rest of the flow is expected earlier, over another one
@@ -204,8 +204,9 @@ impl Schedulerlet for HandoverRejection {
     }
 }
 
-/// A failure this likely counts as certain: the carrier is emptied, whatever the flow still has.
-const CERTAIN: f64 = 0.9;
+/// A forecast this likely (1/1,000) counts as certain: the carrier is emptied from the beginning of
+/// the stretch on, whatever the flow still has.
+const CERTAIN: u16 = 900;
 
 /// How long a passed position keeps a path out of use.
 pub(in crate::rules) const BEYOND_MAX: Duration = Duration::from_millis(2_500);
