@@ -10,29 +10,34 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use mio::{Registry, Token};
+use mio::Registry;
 use polyrail_model::{BindingId, Destination, SessionKey, UserId};
-use polyrail_relay::{AcceptGate, BindingUse, Relay};
+use polyrail_relay::{BindingUse, Relay};
 use polyrail_session::UserDatagram;
 use polyrail_session::limits::BINDINGS_MAX;
 use socket2::{SockAddr, Socket};
 
-use crate::transparent::{TransparentUdp, answering_socket};
+use crate::transparent::{TransparentUdp, UdpSockets, answering_socket};
 
 /// The datagrams of all passengers.
 pub(crate) struct Datagrams {
-    sockets: Vec<(TransparentUdp, AcceptGate)>,
+    sockets: UdpSockets,
     /// The session to which the bindings belong.
     session: Option<SessionKey>,
-    bindings: BTreeMap<BindingId, Binding>,
+    bindings: Bindings,
+    replies: Replies,
+    sweep_at: Instant,
+    buffer: Box<[u8]>,
+}
+
+/// The bindings by number and by endpoint.
+struct Bindings {
+    by_id: BTreeMap<BindingId, Binding>,
     by_endpoint: HashMap<SocketAddr, BindingId>,
     /// The number of each user's bindings.
     of_user: HashMap<UserId, usize>,
     user_max: usize,
     next: u64,
-    replies: Replies,
-    sweep_at: Instant,
-    buffer: Box<[u8]>,
 }
 
 struct Binding {
@@ -50,19 +55,10 @@ impl Datagrams {
         sockets: Vec<TransparentUdp>,
         user_max: usize,
     ) -> io::Result<Self> {
-        let mut gated = Vec::new();
-        for (index, mut socket) in sockets.into_iter().enumerate() {
-            socket.register(registry, Token(base + index))?;
-            gated.push((socket, AcceptGate::default()));
-        }
         Ok(Self {
-            sockets: gated,
+            sockets: UdpSockets::new(registry, base, sockets)?,
             session: None,
-            bindings: BTreeMap::new(),
-            by_endpoint: HashMap::new(),
-            of_user: HashMap::new(),
-            user_max,
-            next: 1,
+            bindings: Bindings::new(user_max),
             replies: Replies::default(),
             sweep_at: now + SWEEP_EVERY,
             buffer: vec![0; LENGTH_MAX].into_boxed_slice(),
@@ -71,9 +67,7 @@ impl Datagrams {
 
     /// The socket with this index is readable.
     pub(crate) fn on_ready(&mut self, index: usize) {
-        if let Some((_, gate)) = self.sockets.get_mut(index) {
-            gate.on_ready();
-        }
+        self.sockets.on_ready(index);
     }
 
     /// Takes passengers' datagrams, and ends idle bindings. `user_of` names the user of an address.
@@ -85,35 +79,34 @@ impl Datagrams {
     ) {
         let session = relay.endpoint_ref().current();
         if session != self.session {
-            self.forget_all();
+            self.bindings.clear();
             self.session = session;
         }
-        for index in 0..self.sockets.len() {
-            for _ in 0..DATAGRAMS_PER_TURN {
-                let (socket, gate) = &mut self.sockets[index];
-                let received = gate.take(now, || socket.receive(&mut self.buffer).map(Some));
-                let Some(datagram) = received else { break };
-                let (endpoint, to) = (datagram.client, datagram.server);
-                let (Some(session), length) = (session, datagram.length) else { continue };
-                let user = user_of(endpoint.ip());
-                let Some(binding) = self.binding(now, endpoint, user) else { continue };
-                let payload = self.buffer[..length].to_vec();
-                let (user, remote) = (Some(user), Destination::Address(canonical(to)));
-                let datagram = UserDatagram { binding, user, remote, payload };
-                relay.endpoint().send_datagram(now, session, datagram);
-            }
-        }
+        let Self { sockets, bindings, buffer, .. } = self;
+        sockets.receive(now, buffer, DATAGRAMS_PER_TURN, |datagram, payload| {
+            let (endpoint, to) = (datagram.client, datagram.server);
+            let Some(session) = session else { return };
+            let user = user_of(endpoint.ip());
+            let Some(binding) = bindings.of(now, endpoint, user) else { return };
+            let (user, remote) = (Some(user), Destination::Address(canonical(to)));
+            let datagram = UserDatagram { binding, user, remote, payload: payload.to_vec() };
+            relay.endpoint().send_datagram(now, session, datagram);
+        });
         if now >= self.sweep_at {
             self.sweep_at = now + SWEEP_EVERY;
-            self.sweep(now, relay);
+            for id in self.bindings.take_over(now) {
+                if let Some(session) = session {
+                    relay.endpoint().forget_binding(session, id);
+                }
+            }
+            self.replies.sweep(now);
         }
     }
 
     /// When [`Datagrams::on_turn`] is due.
     pub(crate) fn next_timeout(&self, now: Instant) -> Option<Instant> {
-        let gates = self.sockets.iter().filter_map(|(_, gate)| gate.next_timeout(now));
-        let sweep = (!self.bindings.is_empty()).then_some(self.sweep_at);
-        gates.chain(sweep).min()
+        let sweep = (!self.bindings.by_id.is_empty()).then_some(self.sweep_at);
+        self.sockets.next_timeout(now).into_iter().chain(sweep).min()
     }
 
     /// Hands a datagram of the cloud to its passenger.
@@ -121,7 +114,7 @@ impl Datagrams {
         if Some(session) != self.session {
             return;
         }
-        let Some(binding) = self.bindings.get_mut(&datagram.binding) else { return };
+        let Some(binding) = self.bindings.by_id.get_mut(&datagram.binding) else { return };
         let Destination::Address(remote) = &datagram.remote else { return };
         binding.used.on_received();
         let endpoint = binding.endpoint;
@@ -129,15 +122,22 @@ impl Datagrams {
             tracing::debug!(%endpoint, %remote, %error, "datagram not delivered");
         }
     }
+}
 
-    /// The binding of an endpoint; `None` if its user has too many.
-    fn binding(&mut self, now: Instant, endpoint: SocketAddr, user: UserId) -> Option<BindingId> {
+impl Bindings {
+    fn new(user_max: usize) -> Self {
+        let (by_id, by_endpoint, of_user) = (BTreeMap::new(), HashMap::new(), HashMap::new());
+        Self { by_id, by_endpoint, of_user, user_max, next: 1 }
+    }
+
+    /// The binding of an endpoint that has sent; `None` if its user has too many.
+    fn of(&mut self, now: Instant, endpoint: SocketAddr, user: UserId) -> Option<BindingId> {
         if let Some(&id) = self.by_endpoint.get(&endpoint) {
-            self.bindings.get_mut(&id)?.used.on_sent(now);
+            self.by_id.get_mut(&id)?.used.on_sent(now);
             return Some(id);
         }
         let of_user = self.of_user.entry(user).or_default();
-        if *of_user >= self.user_max || self.bindings.len() >= BINDINGS_MAX {
+        if *of_user >= self.user_max || self.by_id.len() >= BINDINGS_MAX {
             return None;
         }
         *of_user += 1;
@@ -145,30 +145,27 @@ impl Datagrams {
         self.next += 1;
         let mut used = BindingUse::new(now);
         used.on_sent(now);
-        self.bindings.insert(id, Binding { endpoint, user, used });
+        self.by_id.insert(id, Binding { endpoint, user, used });
         self.by_endpoint.insert(endpoint, id);
         Some(id)
     }
 
-    fn sweep(&mut self, now: Instant, relay: &mut Relay) {
-        let over = self.bindings.iter().filter(|(_, binding)| binding.used.is_over(now));
+    /// Takes out the bindings that are over.
+    fn take_over(&mut self, now: Instant) -> Vec<BindingId> {
+        let over = self.by_id.iter().filter(|(_, binding)| binding.used.is_over(now));
         let over: Vec<BindingId> = over.map(|(&id, _)| id).collect();
-        for id in over {
-            let Some(binding) = self.bindings.remove(&id) else { continue };
+        for binding in over.iter().filter_map(|id| self.by_id.remove(id)) {
             self.by_endpoint.remove(&binding.endpoint);
             if let Some(count) = self.of_user.get_mut(&binding.user) {
                 *count -= 1;
             }
-            if let Some(session) = self.session {
-                relay.endpoint().forget_binding(session, id);
-            }
         }
         self.of_user.retain(|_, count| *count > 0);
-        self.replies.sweep(now);
+        over
     }
 
-    fn forget_all(&mut self) {
-        self.bindings.clear();
+    fn clear(&mut self) {
+        self.by_id.clear();
         self.by_endpoint.clear();
         self.of_user.clear();
     }

@@ -25,8 +25,8 @@ use polyrail_session::wire::Offer;
 
 use bindings::Bindings;
 use plan::Hops;
+pub use plan::Plan;
 use plan::Udp;
-pub use plan::{Other, Plan};
 pub use ruleset::{Script, removal};
 
 use owned::OwnedTable;

@@ -8,19 +8,19 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use mio::{Registry, Token};
+use mio::Registry;
 use polyrail_model::{Destination, UserId};
-use polyrail_relay::{AcceptGate, LogLimiter, Relay};
+use polyrail_relay::{LogLimiter, Relay};
 use polyrail_session::limits::OWN_USER;
 use polyrail_session::{Endpoint, FlowKey, ResetReason};
 
 use crate::dns::{DnsClient, Forwarder, QUERY_MAX};
-use crate::transparent::TransparentUdp;
+use crate::transparent::{TransparentUdp, UdpSockets};
 
 pub(crate) struct NameService {
     resolver: SocketAddr,
     forwarder: Forwarder,
-    sockets: Vec<(TransparentUdp, AcceptGate)>,
+    sockets: UdpSockets,
     flow: Option<FlowKey>,
     /// The flow has delivered bytes.
     answered: bool,
@@ -39,15 +39,10 @@ impl NameService {
         resolver: SocketAddr,
         seed: u64,
     ) -> io::Result<Self> {
-        let mut taken_in = Vec::new();
-        for (index, mut socket) in sockets.into_iter().enumerate() {
-            socket.register(registry, Token(base + index))?;
-            taken_in.push((socket, AcceptGate::default()));
-        }
         Ok(Self {
             resolver,
             forwarder: Forwarder::new(seed),
-            sockets: taken_in,
+            sockets: UdpSockets::new(registry, base, sockets)?,
             flow: None,
             answered: false,
             open_at: None,
@@ -68,9 +63,7 @@ impl NameService {
 
     /// The socket with this index is readable.
     pub(crate) fn on_ready(&mut self, index: usize) {
-        if let Some((_, gate)) = self.sockets.get_mut(index) {
-            gate.on_ready();
-        }
+        self.sockets.on_ready(index);
     }
 
     /// Receives queries, reads and writes the flow, and sends answers. Returns the users of refused
@@ -82,16 +75,12 @@ impl NameService {
         mut user_of: impl FnMut(IpAddr) -> UserId,
     ) -> Vec<UserId> {
         let mut refused = Vec::new();
-        for (socket, gate) in &mut self.sockets {
-            for _ in 0..QUERIES_PER_TURN {
-                let received = gate.take(now, || socket.receive(&mut self.buffer).map(Some));
-                let Some(datagram) = received else { break };
-                let client = DnsClient { address: datagram.client, asked: datagram.server };
-                let user = user_of(client.address.ip());
-                let query = &self.buffer[..datagram.length];
-                refused.extend(self.forwarder.query(now, user, client, query));
-            }
-        }
+        let Self { sockets, forwarder, buffer, .. } = self;
+        sockets.receive(now, buffer, QUERIES_PER_TURN, |datagram, query| {
+            let client = DnsClient { address: datagram.client, asked: datagram.server };
+            let user = user_of(client.address.ip());
+            refused.extend(forwarder.query(now, user, client, query));
+        });
         if self.forwarder.next_timeout().is_some_and(|at| at <= now)
             && self.forwarder.on_timeout(now)
             && let Some(flow) = self.flow.take()
@@ -106,7 +95,7 @@ impl NameService {
 
     /// When [`NameService::on_turn`] is due.
     pub(crate) fn next_timeout(&self, now: Instant) -> Option<Instant> {
-        let gates = self.sockets.iter().filter_map(|(_, gate)| gate.next_timeout(now));
+        let gates = self.sockets.next_timeout(now).into_iter();
         let reopening = self.open_at.filter(|_| self.forwarder.wants_stream());
         gates.chain(self.forwarder.next_timeout()).chain(reopening).min()
     }
@@ -201,12 +190,8 @@ impl NameService {
 
     fn answer(&mut self, now: Instant) {
         while let Some(reply) = self.forwarder.poll_reply() {
-            let mut sockets = self.sockets.iter();
-            let Some((socket, _)) = sockets.find(|(socket, _)| socket.serves(reply.client.asked))
-            else {
-                continue;
-            };
             let DnsClient { address, asked } = reply.client;
+            let Some(socket) = self.sockets.serving(asked) else { continue };
             if let Err(error) = socket.reply(asked, address, &reply.bytes)
                 && let Some(left_out) = self.notices.permit(now)
             {

@@ -12,8 +12,8 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use mio::net::TcpListener;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
-pub(crate) use udp::answering_socket;
 pub use udp::{Diverted, TransparentUdp};
+pub(crate) use udp::{UdpSockets, answering_socket};
 
 /// The loopback address of each wanted family, with this port.
 pub(crate) fn loopback(port: u16, ipv4: bool, ipv6: bool) -> impl Iterator<Item = SocketAddr> {

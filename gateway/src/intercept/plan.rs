@@ -27,7 +27,7 @@ pub struct Plan {
     /// The treatment of UDP except DNS.
     pub(super) udp: Udp,
     /// The treatment of traffic that is neither TCP nor UDP.
-    pub(crate) other: Other,
+    pub(super) other: Other,
     /// The interface of the carrier that `direct:` names.
     pub(crate) direct: Option<String>,
     /// The treatment of users' traffic after the daemon's end.
@@ -36,7 +36,7 @@ pub struct Plan {
 
 /// The treatment of UDP except DNS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Udp {
+pub(super) enum Udp {
     /// Diverted to the gateway, while the cloud carries datagrams.
     Carry,
     /// Rejected as if the port were closed.
@@ -47,7 +47,7 @@ pub enum Udp {
 
 /// The treatment of traffic that is neither TCP nor UDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Other {
+pub(super) enum Other {
     /// Rejected as administratively prohibited.
     Reject,
     /// Forwarded out of the direct interface, with its address as source.

@@ -3,11 +3,13 @@
 use std::io::{self, IoSliceMut};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::AsRawFd;
+use std::time::Instant;
 
 use mio::net::UdpSocket;
 use mio::{Interest, Registry, Token};
 use nix::sys::socket::sockopt::{Ipv4OrigDstAddr, Ipv6OrigDstAddr};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, setsockopt};
+use polyrail_relay::AcceptGate;
 use socket2::{Protocol, SockAddr, Socket, Type};
 
 use super::{loopback, transparent_socket};
@@ -18,6 +20,59 @@ pub struct TransparentUdp {
     socket: UdpSocket,
     local: SocketAddr,
     control: Vec<u8>,
+}
+
+/// The sockets of all families, with the readiness of each.
+#[derive(Debug)]
+pub(crate) struct UdpSockets(Vec<(TransparentUdp, AcceptGate)>);
+
+impl UdpSockets {
+    /// Registers the sockets under `base` and the following tokens.
+    pub(crate) fn new(
+        registry: &Registry,
+        base: usize,
+        sockets: Vec<TransparentUdp>,
+    ) -> io::Result<Self> {
+        let register = |(token, mut socket): (usize, TransparentUdp)| {
+            socket.register(registry, Token(token))?;
+            Ok((socket, AcceptGate::default()))
+        };
+        (base..).zip(sockets).map(register).collect::<io::Result<_>>().map(Self)
+    }
+
+    /// The socket with this index is readable.
+    pub(crate) fn on_ready(&mut self, index: usize) {
+        if let Some((_, gate)) = self.0.get_mut(index) {
+            gate.on_ready();
+        }
+    }
+
+    /// Hands over waiting datagrams, at most `most` of each socket.
+    pub(crate) fn receive(
+        &mut self,
+        now: Instant,
+        buffer: &mut [u8],
+        most: usize,
+        mut each: impl FnMut(Diverted, &[u8]),
+    ) {
+        for (socket, gate) in &mut self.0 {
+            for _ in 0..most {
+                let received = gate.take(now, || socket.receive(buffer).map(Some));
+                let Some(datagram) = received else { break };
+                each(datagram, &buffer[..datagram.length]);
+            }
+        }
+    }
+
+    /// The socket of this address's family.
+    pub(crate) fn serving(&self, address: SocketAddr) -> Option<&TransparentUdp> {
+        self.0.iter().map(|(socket, _)| socket).find(|socket| socket.serves(address))
+    }
+
+    /// When [`UdpSockets::receive`] is due.
+    pub(crate) fn next_timeout(&self, now: Instant) -> Option<Instant> {
+        self.0.iter().filter_map(|(_, gate)| gate.next_timeout(now)).min()
+    }
 }
 
 /// A received datagram.

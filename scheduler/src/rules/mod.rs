@@ -1,5 +1,6 @@
 //! All schedulerlets and handlers, one file each, and the ready-made chains.
 
+mod budget;
 mod heads;
 mod path_rate;
 mod per_flow;

@@ -5,23 +5,9 @@ use std::time::Duration;
 use polyrail_model::{BindingId, Destination, UserId};
 use polyrail_session::limits::BINDINGS_MAX;
 use polyrail_session::wire::{DATAGRAM_MAX, Decoder, Frame};
-use polyrail_session::{DatagramStatus, Endpoint, Event, SessionKey, Settings, UserDatagram};
+use polyrail_session::{DatagramStatus, Endpoint, Event, UserDatagram};
 
-use crate::endpoints::{Pair, Wire};
-
-fn pair(carriers: &[&str]) -> Pair {
-    let mut pair = Pair::new(Settings::default());
-    for (key, carrier) in carriers.iter().enumerate() {
-        pair.up(key, carrier);
-    }
-    // After their greetings and first PINGs.
-    pair.advance(Duration::from_secs(3));
-    pair
-}
-
-fn session(endpoint: &Endpoint) -> SessionKey {
-    endpoint.status().sessions[0].session
-}
+use crate::endpoints::{Pair, Wire, session};
 
 fn status(endpoint: &Endpoint) -> DatagramStatus {
     endpoint.status().sessions[0].datagrams
@@ -64,7 +50,7 @@ fn sent(pair: &mut Pair) -> Vec<u64> {
 
 #[test]
 fn datagrams_cross_both_ways_although_one_side_forgets_the_binding() {
-    let mut pair = pair(&["a"]);
+    let mut pair = Pair::over(&["a"]);
     send_up(&mut pair, 7, b"one");
     pair.run();
     assert_eq!(received(&pair.at_cloud), [&datagram(7, b"one".to_vec())]);
@@ -90,7 +76,7 @@ fn datagrams_cross_both_ways_although_one_side_forgets_the_binding() {
 
 #[test]
 fn waiting_datagrams_of_a_user_and_of_all_users_are_bounded() {
-    let mut pair = pair(&["a"]);
+    let mut pair = Pair::over(&["a"]);
     pair.down(0);
     // The cost of each is 1,064 bytes; a user has 512 KiB, all have 4 MiB.
     let mut sent = 0;
@@ -106,7 +92,7 @@ fn waiting_datagrams_of_a_user_and_of_all_users_are_bounded() {
 
 #[test]
 fn first_datagrams_of_a_flow_have_a_copy_that_the_receiver_drops() {
-    let mut pair = pair(&["a", "b"]);
+    let mut pair = Pair::over(&["a", "b"]);
     for number in 0..6 {
         send_up(&mut pair, 7, &[number]);
         pair.run();
@@ -120,7 +106,7 @@ fn first_datagrams_of_a_flow_have_a_copy_that_the_receiver_drops() {
 
 #[test]
 fn nothing_is_lost_when_the_path_of_a_real_time_flow_goes_dark() {
-    let mut pair = pair(&["a", "b"]);
+    let mut pair = Pair::over(&["a", "b"]);
     for number in 0..100_u8 {
         if number == 50 {
             pair.dark(0);
@@ -135,7 +121,7 @@ fn nothing_is_lost_when_the_path_of_a_real_time_flow_goes_dark() {
 
 #[test]
 fn datagrams_without_a_path_are_bounded_and_stale_ones_are_not_sent() {
-    let mut pair = pair(&["a"]);
+    let mut pair = Pair::over(&["a"]);
     pair.down(0);
     for _ in 0..2_000 {
         send_up(&mut pair, 7, &[0; 100]);
@@ -151,7 +137,7 @@ fn datagrams_without_a_path_are_bounded_and_stale_ones_are_not_sent() {
 
 #[test]
 fn longest_datagram_passes_and_a_longer_one_is_counted() {
-    let mut pair = pair(&["a"]);
+    let mut pair = Pair::over(&["a"]);
     for length in [0, DATAGRAM_MAX, DATAGRAM_MAX + 1] {
         send_up(&mut pair, 7, &vec![1; length]);
     }
@@ -162,7 +148,7 @@ fn longest_datagram_passes_and_a_longer_one_is_counted() {
 
 #[test]
 fn bindings_are_bounded_on_both_sides_and_make_room_when_they_are_idle_or_over() {
-    let mut pair = pair(&["a"]);
+    let mut pair = Pair::over(&["a"]);
     for binding in 1..=BINDINGS_MAX as u64 + 10 {
         send_up(&mut pair, binding, b"x");
         pair.run();
@@ -183,7 +169,7 @@ fn bindings_are_bounded_on_both_sides_and_make_room_when_they_are_idle_or_over()
 /// A user with a flood of small flows exceeds its priority; then its datagrams wait for its turn.
 #[test]
 fn flood_of_one_users_flows_delays_no_call_of_another() {
-    let mut pair = pair(&["a"]);
+    let mut pair = Pair::over(&["a"]);
     let call = 200_000;
     for turn in 0..50 {
         for flow in 0..400 {

@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use polyrail_model::{Destination, HostName, Identity, InstanceId, TunnelMode, Unit, UserId};
-use polyrail_session::{Endpoint, Event, FlowKey, Outlet, Settings, TunnelInfo, TunnelKey};
+use polyrail_session::{
+    Endpoint, Event, FlowKey, Outlet, SessionKey, Settings, TunnelInfo, TunnelKey,
+};
 
 /// A gateway and a cloud joined by tunnels of unlimited rate and no delay.
 pub struct Pair {
@@ -47,7 +49,22 @@ impl Outlet for Wire {
     }
 }
 
+/// The first session of an endpoint.
+pub fn session(endpoint: &Endpoint) -> SessionKey {
+    endpoint.status().sessions[0].session
+}
+
 impl Pair {
+    /// A pair with a path over each carrier, after their greetings and first PINGs.
+    pub fn over(carriers: &[&str]) -> Self {
+        let mut pair = Self::new(Settings::default());
+        for (key, carrier) in carriers.iter().enumerate() {
+            pair.up(key, carrier);
+        }
+        pair.advance(Duration::from_secs(3));
+        pair
+    }
+
     pub fn new(settings: Settings) -> Self {
         let now = Instant::now();
         Self {

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use crate::endpoints::{Pair, Wire, closes, drain};
+use crate::endpoints::{Pair, Wire, closes, drain, session};
 use polyrail_model::{Bitrate, Bytes, Channel, Delivery, LinkForecast, LinkSample};
 use polyrail_scheduler::ChainSpec;
 use polyrail_session::limits::{BACKGROUND_MAX, BACKGROUND_PAUSE_MAX, URGENT_BURST, URGENT_MAX};
 use polyrail_session::wire::{Decoder, Frame, MESSAGE_MAX};
-use polyrail_session::{Endpoint, Event, SessionKey, Settings, TunnelKey};
+use polyrail_session::{Endpoint, Event, Settings, TunnelKey};
 
 /// The channel of the messages that are delivered as [`Delivery::Latest`], and of the others.
 const LATEST: Channel = Channel(1);
@@ -17,20 +17,6 @@ fn send(pair: &mut Pair, delivery: Delivery, payload: u8) {
     let channel = if delivery == Delivery::Latest { LATEST } else { OTHER };
     let to = session(&pair.gateway);
     pair.gateway.send_message(pair.now, to, channel, delivery, vec![payload; 100]);
-}
-
-fn pair(carriers: &[&str]) -> Pair {
-    let mut pair = Pair::new(Settings::default());
-    for (key, carrier) in carriers.iter().enumerate() {
-        pair.up(key, carrier);
-    }
-    // After their greetings and first PINGs.
-    pair.advance(Duration::from_secs(3));
-    pair
-}
-
-fn session(endpoint: &Endpoint) -> SessionKey {
-    endpoint.status().sessions[0].session
 }
 
 /// The frames that the gateway sends now; they are lost.
@@ -78,7 +64,7 @@ const OPEN: u8 = 0x05;
 
 #[test]
 fn latest_message_is_sent_on_all_paths_and_received_once() {
-    let mut pair = pair(&["a", "b", "c"]);
+    let mut pair = Pair::over(&["a", "b", "c"]);
     send(&mut pair, Delivery::Latest, 1);
     let sent = sent(&mut pair);
     let mut on = tunnels_of(&sent, LATEST);
@@ -93,7 +79,7 @@ fn latest_message_is_sent_on_all_paths_and_received_once() {
 
 #[test]
 fn latest_message_replaces_a_queued_one_and_reports_its_waiting_time() {
-    let mut pair = pair(&["a"]);
+    let mut pair = Pair::over(&["a"]);
     pair.down(0);
     send(&mut pair, Delivery::Latest, 1);
     pair.advance(Duration::from_millis(700));
@@ -110,7 +96,7 @@ fn latest_message_replaces_a_queued_one_and_reports_its_waiting_time() {
 
 #[test]
 fn outdated_latest_message_is_discarded() {
-    let mut pair = pair(&["a", "b"]);
+    let mut pair = Pair::over(&["a", "b"]);
     send(&mut pair, Delivery::Latest, 1);
     let first = sent(&mut pair);
     send(&mut pair, Delivery::Latest, 2);
@@ -124,7 +110,7 @@ fn outdated_latest_message_is_discarded() {
 
 #[test]
 fn backup_path_carries_no_message_while_another_path_lives() {
-    let mut pair = pair(&["a", "b"]);
+    let mut pair = Pair::over(&["a", "b"]);
     pair.gateway.set_backup(pair.now, "b", true);
     pair.run();
     let both = |pair: &mut Pair| {
@@ -140,7 +126,7 @@ fn backup_path_carries_no_message_while_another_path_lives() {
 
 #[test]
 fn urgent_message_is_sent_first_on_all_paths_and_received_once() {
-    let mut pair = pair(&["a", "b"]);
+    let mut pair = Pair::over(&["a", "b"]);
     let flow = pair.open();
     pair.gateway.write(pair.now, flow, &[7; 60_000]);
     send(&mut pair, Delivery::Latest, 1);
@@ -169,7 +155,7 @@ fn urgent_message_is_sent_first_on_all_paths_and_received_once() {
 #[test]
 fn dark_path_does_not_delay_messages() {
     for dark in [0, 1] {
-        let mut pair = pair(&["a", "b"]);
+        let mut pair = Pair::over(&["a", "b"]);
         pair.dark(dark);
         send(&mut pair, Delivery::Latest, 1);
         send(&mut pair, Delivery::Urgent, 4);
@@ -183,7 +169,7 @@ fn dark_path_does_not_delay_messages() {
 #[test]
 fn path_that_comes_up_within_seconds_gets_its_copy() {
     for (after, copies) in [(2_900, 1), (3_100, 0)] {
-        let mut pair = pair(&["a"]);
+        let mut pair = Pair::over(&["a"]);
         pair.dark(0);
         send(&mut pair, Delivery::Urgent, 4);
         pair.run();
@@ -195,7 +181,7 @@ fn path_that_comes_up_within_seconds_gets_its_copy() {
 
 #[test]
 fn urgent_messages_are_bounded_in_number_and_rate() {
-    let mut pair = pair(&["a"]);
+    let mut pair = Pair::over(&["a"]);
     pair.down(0);
     let asked = URGENT_MAX as u8 + 5;
     for sequence in 0..asked {
@@ -213,7 +199,7 @@ fn urgent_messages_are_bounded_in_number_and_rate() {
 
 #[test]
 fn background_messages_use_one_path_and_one_a_round_trip() {
-    let mut pair = pair(&["a", "b"]);
+    let mut pair = Pair::over(&["a", "b"]);
     let asked = BACKGROUND_MAX as u8 + 3;
     for sequence in 0..asked {
         send(&mut pair, Delivery::Background, sequence);
@@ -233,7 +219,7 @@ fn background_messages_use_one_path_and_one_a_round_trip() {
 #[test]
 fn background_messages_are_paced_only_next_to_flows() {
     for (shared, expected) in [(false, 5), (true, 0)] {
-        let mut pair = pair(&["a"]);
+        let mut pair = Pair::over(&["a"]);
         let sample = LinkSample {
             at: pair.now,
             srtt: Duration::from_millis(20),
@@ -268,7 +254,7 @@ fn background_messages_are_paced_only_next_to_flows() {
 
 #[test]
 fn session_without_a_path_sets_no_timer_for_messages() {
-    let mut pair = pair(&["a"]);
+    let mut pair = Pair::over(&["a"]);
     pair.down(0);
     for delivery in [Delivery::Urgent, Delivery::Background] {
         (0..40).for_each(|payload| send(&mut pair, delivery, payload));
@@ -282,7 +268,7 @@ fn session_without_a_path_sets_no_timer_for_messages() {
 /// A peer of the first release skips the unknown frame by its length; no answer is expected.
 #[test]
 fn peer_of_the_first_release_skips_messages() {
-    let mut pair = pair(&["a", "b"]);
+    let mut pair = Pair::over(&["a", "b"]);
     let older = |bytes: &[u8]| {
         let (mut rest, mut known, mut skipped) = (bytes, Vec::new(), 0);
         while let [1, kind, high, low, ..] = *rest {

@@ -11,6 +11,7 @@
 use std::time::{Duration, Instant};
 
 use crate::params::{ParamError, Reader};
+use crate::rules::budget::Budget;
 use crate::rules::polyrail::earliest_delivery::delivery;
 use crate::{Input, Kind, Note, PathSets, PathView, SEGMENT, Schedulerlet};
 
@@ -18,11 +19,7 @@ use crate::{Input, Kind, Note, PathSets, PathView, SEGMENT, Schedulerlet};
 pub struct DatagramRedundancy {
     forecast: bool,
     ahead: Duration,
-    rate: f64,
-    burst: f64,
-    /// Bytes that may be copied, as of `at`.
-    left: f64,
-    at: Option<Instant>,
+    budget: Budget,
 }
 
 impl DatagramRedundancy {
@@ -30,15 +27,7 @@ impl DatagramRedundancy {
         let forecast = params.flag("forecast", false)?;
         let times = Duration::ZERO..=Duration::from_secs(60);
         let ahead = params.time("ahead", Duration::from_secs(1), times)?;
-        let rate = params.count("rate", 65_536, 0..=1 << 30)? as f64;
-        let burst = params.count("burst", 65_536, 0..=1 << 30)? as f64;
-        Ok(Self { forecast, ahead, rate, burst, left: burst, at: None })
-    }
-
-    fn refill(&mut self, now: Instant) {
-        let at = self.at.replace(now).unwrap_or(now);
-        let since = now.saturating_duration_since(at).as_secs_f64();
-        self.left = (self.left + self.rate * since).min(self.burst);
+        Ok(Self { forecast, ahead, budget: Budget::new(params, 65_536, 65_536)? })
     }
 
     /// Whether the path may be dark when the datagram is on it.
@@ -61,7 +50,6 @@ impl Schedulerlet for DatagramRedundancy {
         if !segment.realtime || (self.forecast && !self.is_in_doubt(first)) {
             return;
         }
-        self.refill(input.now);
         let fits = |path: &usize| {
             let view = &input.paths[*path];
             let is_free = !view.backup && !view.metered;
@@ -69,7 +57,7 @@ impl Schedulerlet for DatagramRedundancy {
         };
         let others = sets.candidates().or(sets.unavailable());
         let all = others.iter().filter(fits).map(|i| (delivery(&input.paths[i], SEGMENT), i));
-        if self.left >= segment.unsent.0 as f64
+        if self.budget.left(input.now) >= segment.unsent.0 as f64
             && let Some((_, path)) = all.min_by(|a, b| a.0.total_cmp(&b.0))
         {
             sets.select(path);
@@ -77,9 +65,7 @@ impl Schedulerlet for DatagramRedundancy {
     }
 
     fn note(&mut self, note: &Note, _now: Instant) {
-        if let Note::Sent { bytes, copy: true, .. } = *note {
-            self.left -= bytes as f64;
-        }
+        self.budget.note(note);
     }
 }
 

@@ -12,30 +12,19 @@
 use std::time::Instant;
 
 use crate::params::{ParamError, Reader};
+use crate::rules::budget::Budget;
 use crate::{Input, Kind, Note, PathSets, Schedulerlet};
 
 #[derive(Clone, Debug)]
 pub struct MessageRedundancy {
     bytes: u64,
-    rate: f64,
-    burst: f64,
-    /// Bytes that may be copied, as of `at`.
-    left: f64,
-    at: Option<Instant>,
+    budget: Budget,
 }
 
 impl MessageRedundancy {
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
         let bytes = params.count("bytes", 2_800, 0..=16_384)?;
-        let rate = params.count("rate", 16_384, 0..=1 << 30)? as f64;
-        let burst = params.count("burst", 65_536, 0..=1 << 30)? as f64;
-        Ok(Self { bytes, rate, burst, left: burst, at: None })
-    }
-
-    fn refill(&mut self, now: Instant) {
-        let at = self.at.replace(now).unwrap_or(now);
-        let since = now.saturating_duration_since(at).as_secs_f64();
-        self.left = (self.left + self.rate * since).min(self.burst);
+        Ok(Self { bytes, budget: Budget::new(params, 16_384, 65_536)? })
     }
 }
 
@@ -50,23 +39,21 @@ impl Schedulerlet for MessageRedundancy {
         if sets.selected().is_empty() || !message {
             return;
         }
-        self.refill(input.now);
+        let left = self.budget.left(input.now);
         let mut price = segment.unsent.0 as f64;
         let foreseen = sets.unavailable().filter(|path| input.paths[path].forecast.is_some());
         let others = sets.candidates().or(foreseen);
         for path in others.without(segment.carried).iter() {
             let view = &input.paths[path];
             let fit = view.available() && !view.backup;
-            if fit && price <= self.left && sets.select(path) {
+            if fit && price <= left && sets.select(path) {
                 price += segment.unsent.0 as f64;
             }
         }
     }
 
     fn note(&mut self, note: &Note, _now: Instant) {
-        if let Note::Sent { bytes, copy: true, .. } = *note {
-            self.left -= bytes as f64;
-        }
+        self.budget.note(note);
     }
 }
 
