@@ -7,6 +7,7 @@ PROFILE ?= ci
 CARGO ?= cargo
 MODE ?= auto
 SIM_TRIPS ?= 24
+TRIPS ?= 10
 SIM ?=
 LINKDB ?=
 STUDIES ?=
@@ -18,7 +19,7 @@ export PROFILE
 .DEFAULT_GOAL := help
 .PHONY: help setup build release test check quick fmt shell clippy doc deny tidy fuzz-smoke
 .PHONY: attack fuzz previous check-release
-.PHONY: random-million demo matrix bench bench-tunnel bench-linkdb bench-rail bench-rail-smoke smoke
+.PHONY: random-million demo matrix bench bench-tunnel bench-udp bench-linkdb bench-rail bench-rail-smoke smoke
 .PHONY: sim sim-calibrate sim-validate sim-rail studies linkdb-eval
 
 help: ## this list
@@ -102,6 +103,11 @@ bench: setup ## the measured figures, as RESULT lines (release build; takes a wh
 bench-tunnel: setup ## QUIC against TLS, and path restart, as RESULT lines (release build; long)
 	$(CARGO) build --locked --release --workspace --bins
 	target/release/polyrail-lab bench-tunnel
+
+bench-udp: setup ## passengers' datagrams: calls, the users' own QUIC, requests (release; long)
+	$(CARGO) build --locked --release --workspace --bins
+	target/release/polyrail-lab bench-udp
+	scripts/bench-udp.sh target/release/polyrail-lab $(TRIPS)
 
 bench-linkdb: setup ## what forecasts are worth with real daemons, as RESULT lines (release; long)
 	$(CARGO) build --locked --release --workspace --bins

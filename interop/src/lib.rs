@@ -18,6 +18,7 @@ pub mod attack;
 pub mod bench;
 pub mod bench_linkdb;
 pub mod bench_tunnel;
+pub mod bench_udp;
 mod bulk;
 pub mod carrier;
 pub mod client;

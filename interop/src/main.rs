@@ -9,7 +9,9 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 use polyrail_interop::bench::Suite;
-use polyrail_interop::{attack, bench, bench_linkdb, bench_tunnel, demo, matrix, rail, trials};
+use polyrail_interop::{
+    attack, bench, bench_linkdb, bench_tunnel, bench_udp, demo, matrix, rail, trials,
+};
 
 /// Polyrail's programs over emulated carriers; needs root, or user namespaces.
 #[derive(Parser)]
@@ -33,6 +35,8 @@ enum Command {
     Bench(Selection),
     /// Compare QUIC with TLS, and path restart with none
     BenchTunnel(Selection),
+    /// Measure passengers' datagrams over steady links
+    BenchUdp(Selection),
     /// Measure the effect of forecasts on the emulated rail
     BenchLinkdb(Selection),
     /// Attack the daemons as a passenger and as a gateway, and measure how others fare
@@ -84,13 +88,13 @@ fn run(command: Command) -> Result<()> {
         Command::Matrix(options) => matrix::measure(&options),
         Command::Bench(selection) => measure(&bench::SUITE, selection),
         Command::BenchTunnel(selection) => measure(&bench_tunnel::SUITE, selection),
+        Command::BenchUdp(selection) => measure(&bench_udp::SUITE, selection),
         Command::BenchLinkdb(selection) => measure(&bench_linkdb::SUITE, selection),
         Command::Attack(selection) => measure(&attack::SUITE, selection),
         Command::Rail(options) => rail::run(&options),
-        Command::Smoke => [bench::SUITE, bench_tunnel::SUITE, bench_linkdb::SUITE, attack::SUITE]
-            .iter()
-            .map(|suite| suite.measure(true, None))
-            .fold(Ok(()), Result::and),
+        Command::Smoke => {
+            SUITES.iter().map(|suite| suite.measure(true, None)).fold(Ok(()), Result::and)
+        }
         Command::Trials(options) => trials::play(&options),
         Command::Hold { what } => bench::hold(&what),
         Command::HoldOpen { what } => attack::hold_open(&what),
@@ -98,3 +102,6 @@ fn run(command: Command) -> Result<()> {
         Command::Unlimited { what } => bench_tunnel::unlimited(&what),
     }
 }
+
+const SUITES: [Suite; 5] =
+    [bench::SUITE, bench_tunnel::SUITE, bench_udp::SUITE, bench_linkdb::SUITE, attack::SUITE];

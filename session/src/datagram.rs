@@ -1,6 +1,7 @@
 //! The state of one binding: its waiting datagrams, its rate, and the copies that have arrived.
 
 mod codel;
+mod reorder;
 mod window;
 
 use std::collections::VecDeque;
@@ -9,6 +10,7 @@ use std::time::{Duration, Instant};
 use polyrail_model::{BindingId, Destination, UserId};
 
 use codel::Codel;
+pub(crate) use reorder::Reorder;
 pub(crate) use window::Window;
 
 /// A datagram that the caller sends or has received.
@@ -39,6 +41,7 @@ pub(crate) struct Binding {
     /// that was forgotten does not repeat the numbers that its peer remembers.
     pub sequence: u64,
     pub received: Window,
+    pub reorder: Reorder,
     /// It waits for its turn.
     pub waits: bool,
     pub used_at: Instant,
@@ -73,6 +76,7 @@ impl Binding {
             rate: Rate { since: now, packets: 0, bytes: 0, steady: false },
             sent: 0,
             received: Window::default(),
+            reorder: Reorder::default(),
             waits: false,
             used_at: now,
         }

@@ -13,7 +13,7 @@ mod policed;
 mod resent;
 mod unlimited;
 mod uplink;
-mod worlds;
+pub(crate) mod worlds;
 
 use anyhow::Result;
 

@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use crate::world::{Plan, World};
 
 /// Running worlds, each ready to measure.
-pub(super) struct Worlds<T> {
+pub(crate) struct Worlds<T> {
     stations: Vec<Station<T>>,
 }
 
@@ -26,7 +26,7 @@ struct Station<T> {
 impl<T: Send + 'static> Worlds<T> {
     /// Sets up a world for each plan, one after the other. `prepare` gets the world and its number,
     /// and returns the state that `measure` keeps between rounds.
-    pub(super) fn start<S: 'static>(
+    pub(crate) fn start<S: 'static>(
         plans: &[Plan],
         prepare: impl Fn(&mut World, usize) -> Result<S> + Send + Sync + 'static,
         measure: impl Fn(&mut World, &mut S, usize) -> Result<T> + Send + Sync + 'static,
@@ -63,7 +63,7 @@ impl<T: Send + 'static> Worlds<T> {
     ///
     /// # Errors
     /// A world cannot measure.
-    pub(super) fn in_turns(&self, round: usize) -> Result<Vec<T>> {
+    pub(crate) fn in_turns(&self, round: usize) -> Result<Vec<T>> {
         let one = |station: &Station<T>| {
             station.ask(round)?;
             station.answer()
@@ -81,7 +81,7 @@ impl<T: Send + 'static> Worlds<T> {
     ///
     /// # Errors
     /// A world cannot measure; the other ones still finish.
-    pub(super) fn together(&self, round: usize) -> Result<Vec<T>> {
+    pub(crate) fn together(&self, round: usize) -> Result<Vec<T>> {
         self.stations.iter().try_for_each(|station| station.ask(round))?;
         let answers: Vec<_> = self.stations.iter().map(Station::answer).collect();
         answers.into_iter().collect()

@@ -17,6 +17,8 @@ pub(super) enum Contender {
         /// The scheduler of both sides, a chain's name or rules with `/` between them; `None`: the
         /// default one.
         chain: Option<String>,
+        /// `udp.copies` on both sides; `None`: the default.
+        copies: Option<String>,
         /// LinkDB on both sides.
         linkdb: Linked,
     },
@@ -78,6 +80,10 @@ impl FromStr for Contender {
                 let linkdb = known.into_iter().find(|linked| ends(linked).is_some());
                 let linkdb = linkdb.unwrap_or(Linked::Off);
                 let rest = ends(&linkdb).unwrap_or(text);
+                let (rest, copies) = match rest.split_once('~') {
+                    Some((rest, copies)) => (rest, Some(copies.to_owned())),
+                    None => (rest, None),
+                };
                 let (mode, chain) = match rest.split_once('/') {
                     Some((mode, chain)) => (mode, Some(chain.to_owned())),
                     None => (rest, None),
@@ -89,7 +95,8 @@ impl FromStr for Contender {
                 if !["quic", "tls", "auto"].contains(&mode) {
                     bail!("{text:?} is no contender; there are {NAMES}");
                 }
-                Contender::Polyrail { mode: mode.to_owned(), congestion, chain, linkdb }
+                let mode = mode.to_owned();
+                Contender::Polyrail { mode, congestion, chain, copies, linkdb }
             }
         })
     }
@@ -98,10 +105,11 @@ impl FromStr for Contender {
 impl fmt::Display for Contender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Contender::Polyrail { mode, congestion, chain, linkdb } => {
+            Contender::Polyrail { mode, congestion, chain, copies, linkdb } => {
                 let congestion = congestion.iter().map(|it| format!(":{it}")).collect::<String>();
                 let chain = chain.iter().map(|chain| format!("/{chain}")).collect::<String>();
-                write!(f, "{mode}{congestion}{chain}{}", linkdb.suffix())
+                let copies = copies.iter().map(|copies| format!("~{copies}")).collect::<String>();
+                write!(f, "{mode}{congestion}{chain}{copies}{}", linkdb.suffix())
             }
             Contender::Single(0) => f.write_str("single-a"),
             Contender::Single(_) => f.write_str("single-b"),
@@ -113,8 +121,8 @@ impl fmt::Display for Contender {
 }
 
 /// All names, for messages.
-const NAMES: &str = "quic, tls, auto (each with :CONGESTION, /CHAIN, and +linkdb or +records), \
-                     single-a, single-b, round-robin, mptcp-bbr, mptcp-cubic, ideal";
+const NAMES: &str = "quic, tls, auto (each with :CONGESTION, /CHAIN, ~COPIES, and +linkdb or \
+                     +records), single-a, single-b, round-robin, mptcp-bbr, mptcp-cubic, ideal";
 
 #[cfg(test)]
 mod tests {
@@ -130,6 +138,8 @@ mod tests {
             "tls:cubic/hsrsch+linkdb",
             "quic/min_rtt/queue_bound+linkdb",
             "quic+records",
+            "tls/hsrsch~off",
+            "quic~forecast+linkdb",
             "single-a",
             "single-b",
             "round-robin",

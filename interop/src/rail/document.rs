@@ -17,8 +17,11 @@ impl Summary {
         if !self.sizes.is_empty() && !self.is_endless() {
             parts.push(self.times());
         }
-        if self.has_messages() {
+        if self.workload.has_messages() {
             parts.push(self.messages());
+        }
+        if self.has_call() {
+            parts.push(self.calls());
         }
         parts.push(self.prices());
         if self.contenders.iter().any(|one| one.variation.iter().any(Option::is_some)) {
@@ -35,9 +38,9 @@ impl Summary {
         self.sizes.contains(&u64::MAX)
     }
 
-    /// Whether the workload has messages.
-    pub(super) fn has_messages(&self) -> bool {
-        matches!(self.workload, Workload::Messages | Workload::MessagesBulk)
+    /// Whether the workload has a call.
+    pub(super) fn has_call(&self) -> bool {
+        self.call_bound.iter().flatten().any(|bound| !bound.is_empty())
     }
 
     fn introduction(&self) -> String {
@@ -86,6 +89,9 @@ impl Summary {
         }
         if let Some(first) = self.contenders.first() {
             text += &of(&format!("Goodput over that of `{}`", first.name), 1, &first.goodput);
+        }
+        if let Some(single) = self.better_single(|one| &one.goodput, true) {
+            text += &of("Goodput over that of the better single carrier", 0, &single);
         }
         if let Some(ratio) = self.with_linkdb().and_then(|paired| paired.ratio(None)) {
             let (trips, ratio) = (ratio.trips, long(Some(ratio)));
@@ -151,6 +157,46 @@ impl Summary {
         let head = ["mean", "p50", "p99", "worst", "unanswered", "over bound", "over first"];
         let table = self.table(&head.map(str::to_owned), 0, cells);
         format!("## Round trips of messages, ms\n\n{table}")
+    }
+
+    fn calls(&self) -> String {
+        let single = self.better_single(|one| &one.calls.bad, false);
+        let cells = |one: &ContenderFigures| {
+            let call = &one.calls;
+            let over = single.as_ref().map(|single| self.paired_messages(&call.bad, single));
+            let share = |share: f64| number(share * 100.0, 2);
+            vec![
+                share(call.lost),
+                share(call.late),
+                number(call.delay_mean, 0),
+                number(call.delay_p95, 0),
+                format!("{} of {}", call.good, call.windows),
+                share(call.copies),
+                long(over.and_then(|paired| paired.ratio(None))),
+            ]
+        };
+        let head = [
+            "lost, %",
+            "late, %",
+            "delay, ms",
+            "p95",
+            "good windows",
+            "copies, %",
+            "lost or late over the better single carrier's",
+        ];
+        let mut table = self.table(&head.map(str::to_owned), 0, cells);
+        for (name, paired) in &self.foreseen {
+            let ratio = long(paired.ratio(None));
+            table += &format!(
+                "\n`{name}` with LinkDB over without, lost or late within 2 s of a failure that \
+                 was\nforecast: {ratio}\n"
+            );
+        }
+        format!(
+            "## Calls\n\nOf all packets, up and down; late: after more than 150 ms. A window has \
+             10 s and is good\nif R (ITU-T G.107) is at least 80; those count in which the bound's \
+             is.\n\n{table}"
+        )
     }
 
     fn prices(&self) -> String {
@@ -231,6 +277,10 @@ pub fn name_of(workload: Workload) -> &'static str {
         Workload::Bulk => "bulk",
         Workload::Messages => "messages",
         Workload::MessagesBulk => "messages-bulk",
+        Workload::CallBulk => "call-bulk",
+        Workload::QuicDownloads => "quic-downloads",
+        Workload::QuicBulk => "quic-bulk",
+        Workload::Requests => "requests",
     }
 }
 

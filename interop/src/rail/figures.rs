@@ -1,7 +1,9 @@
 //! The figures of a summary as RESULT lines.
 
+use polyrail_emulator::rail::Workload;
 use polyrail_emulator::statistics::{mean, quantile};
 
+use super::contender::Contender;
 use super::document::size_name;
 use super::paired::{Paired, finite};
 use super::summary::{ContenderFigures, Summary};
@@ -11,7 +13,7 @@ use polyrail_emulator::usage::EDGES;
 impl Summary {
     /// Prints all figures; their names begin with a prefix such as `rail_300_6`.
     pub fn report(&self, report: &mut Report, prefix: &str) {
-        let mut sink = Sink { report, prefix: prefix.to_owned() };
+        let mut sink = Sink { report, prefix: prefix.to_owned(), has_goals: false };
         sink.result("trips", Some(self.trips.len() as f64), "trips");
         sink.result("starved", Some(self.starved.len() as f64), "runs");
         sink.result("half_width", self.half_width(), "x");
@@ -19,11 +21,27 @@ impl Summary {
             self.ratios_of(&mut sink, "linkdb_over_without", &paired);
         }
         let first = self.contenders.first();
+        for (name, paired) in &self.foreseen {
+            let Some(ratio) = paired.ratio(None) else { continue };
+            let name = format!("{prefix}_{}_linkdb_bad_when_forecast", key(name));
+            let goal = Goal::AtMost(BAD_WHEN_FORECAST);
+            sink.report.result(&name, ratio.value, "x", goal, &ratio.between);
+        }
         for (place, one) in self.contenders.iter().enumerate() {
             sink.prefix = format!("{prefix}_{}", key(&one.name));
+            sink.has_goals = matches!(one.name.parse(), Ok(Contender::Polyrail { .. }));
             self.of_transfers(&mut sink, one);
-            if self.has_messages() {
+            if self.workload.has_messages() {
                 self.of_messages(&mut sink, one);
+            }
+            if self.has_call() {
+                self.of_calls(&mut sink, one);
+            }
+            if self.workload == Workload::QuicDownloads
+                && let Some(single) = self.better_single(|one| &one.goodput, true)
+            {
+                let over = self.paired(&one.goodput, &single);
+                self.over_single(&mut sink, &over, Goal::AtLeast(QUIC_OVER_SINGLE));
             }
             if let Some(first) = first.filter(|_| place > 0) {
                 self.over_first(&mut sink, one, first);
@@ -72,6 +90,31 @@ impl Summary {
         sink.result("round_trip_of_bound", bound.map(|ratio| ratio.value), "x");
     }
 
+    fn of_calls(&self, sink: &mut Sink, one: &ContenderFigures) {
+        let call = &one.calls;
+        sink.result("call_lost", finite(call.lost), "x");
+        sink.result("call_late", finite(call.late), "x");
+        sink.result("call_delay_mean", finite(call.delay_mean), "ms");
+        sink.result("call_delay_p95", finite(call.delay_p95), "ms");
+        sink.goal("call_windows_good", call.good_share(), Goal::AtLeast(WINDOWS_GOOD));
+        sink.goal("call_copies", finite(call.copies), Goal::AtMost(COPIES));
+        if let Some(single) = self.better_single(|one| &one.calls.bad, false) {
+            let over = self.paired_messages(&call.bad, &single);
+            self.over_single(sink, &over, Goal::AtMost(BAD_OVER_SINGLE));
+        }
+    }
+
+    /// The ratio to the better single carrier.
+    fn over_single(&self, sink: &mut Sink, paired: &Paired, goal: Goal) {
+        let ratio = paired.ratio(None);
+        sink.goal("over_single", ratio.map(|ratio| ratio.value), goal);
+        let between = ratio.filter(|ratio| ratio.trips >= 2).map(|ratio| ratio.between);
+        sink.result("over_single_low", between.map(|between| between[0]), "x");
+        sink.result("over_single_high", between.map(|between| between[1]), "x");
+        let worst = if matches!(goal, Goal::AtMost(_)) { f64::max } else { f64::min };
+        sink.result("over_single_worst_trip", paired.each().into_iter().reduce(worst), "x");
+    }
+
     fn over_first(&self, sink: &mut Sink, one: &ContenderFigures, first: &ContenderFigures) {
         let over = format!("over_{}", key(&first.name));
         let goodput = self.paired(&one.goodput, &first.goodput);
@@ -102,9 +145,18 @@ impl Summary {
 struct Sink<'a> {
     report: &'a mut Report,
     prefix: String,
+    /// The figures are Polyrail's.
+    has_goals: bool,
 }
 
 impl Sink<'_> {
+    /// A ratio with the goal of Polyrail's contenders.
+    fn goal(&mut self, name: &str, value: Option<f64>, goal: Goal) {
+        let Some(value) = value else { return };
+        let goal = if self.has_goals { goal } else { Goal::None };
+        self.report.result(&format!("{}_{name}", self.prefix), value, "x", goal, &[]);
+    }
+
     fn result(&mut self, name: &str, value: Option<f64>, unit: &str) {
         if let Some(value) = value {
             let name = format!("{}_{name}", self.prefix);
@@ -112,6 +164,15 @@ impl Sink<'_> {
         }
     }
 }
+
+/// Good windows of calls, copies of datagrams, lost or late packets over the better single
+/// carrier's and, within 2 s of forecast failures, over those without LinkDB; and the goodput of
+/// the users' QUIC over the better single carrier's.
+const WINDOWS_GOOD: f64 = 0.95;
+const COPIES: f64 = 0.1;
+const BAD_OVER_SINGLE: f64 = 0.3;
+const BAD_WHEN_FORECAST: f64 = 0.5;
+const QUIC_OVER_SINGLE: f64 = 1.1;
 
 /// A name as a part of a figure's: `quic_linkdb` for `quic+linkdb`, `4mb` for `4 MB`.
 fn key(name: &str) -> String {

@@ -1,8 +1,7 @@
-//! The load of the rail bench: a server, users who download, upload and send messages, and the
-//! check of every byte.
+//! The load of the rail bench: a server, and users who download, upload, call and send messages.
 //!
-//! A flow begins with a request of [`Request::BYTES`]. Both sides know the content of a transfer
-//! from its number. A wrong byte fails the run; a flow that breaks or takes too long is unfinished.
+//! A flow begins with a request of [`Request::BYTES`]. A flow that breaks or takes too long is
+//! unfinished.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -11,20 +10,20 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use polyrail_emulator::dice::Dice;
 use polyrail_emulator::rail::{Course, Message, Transfer, Workload};
-use polyrail_emulator::record::{SAMPLE_S, Transferred};
+use polyrail_emulator::record::{CallRun, Transferred};
 use socket2::SockRef;
 
-use super::stage::{Door, Stage};
+use super::call::Calling;
+use super::flow::{
+    CHUNK, Content, Faults, Kind, Progress, Request, left, sleep_until, unless_broken, words,
+};
+use super::stage::{Door, Port, Stage};
+use super::{quic, requests};
 
 /// Users who send messages; the one after them has the transfers.
 pub(super) const USERS: usize = Message::USERS;
 
-/// The bytes of one read or write.
-const CHUNK: usize = 64 * 1024;
-/// The content repeats after this many bytes, a prime.
-const PERIOD: usize = 65_521;
 /// How long before their first message users connect.
 const EARLY: Duration = Duration::from_millis(500);
 /// How long the server waits for bytes, or for room to write some.
@@ -37,44 +36,28 @@ pub(super) struct Load {
     transfers: Option<JoinHandle<Result<Vec<Transferred>>>>,
     chats: Vec<JoinHandle<Result<Vec<Option<f64>>>>>,
     plan: Vec<Message>,
+    call: Option<Calling>,
     faults: Faults,
 }
 
-/// The first bytes of a flow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Request {
-    kind: Kind,
-    /// The number of the transfer; decides its content.
-    number: u64,
-    bytes: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Download,
-    Upload,
-    Messages,
-}
-
-/// The bytes received of one transfer over time.
-#[derive(Debug)]
-struct Progress {
-    begun: Instant,
-    state: Mutex<Received>,
-}
-
-#[derive(Clone, Debug, Default)]
-struct Received {
-    bytes: u64,
-    /// Bytes at each multiple of [`SAMPLE_S`].
-    samples: Vec<u64>,
+/// What a load has measured: transfers and messages in the order of their plans.
+pub(super) struct Outcome {
+    pub(super) transfers: Vec<Transferred>,
+    pub(super) messages: Vec<Option<f64>>,
+    pub(super) call: Option<CallRun>,
 }
 
 /// The uploads, which the server counts.
 type Uploads = Arc<Mutex<Vec<Arc<Progress>>>>;
 
-/// Wrong bytes that the server received.
-type Faults = Arc<Mutex<Vec<String>>>;
+/// The transfers' part of a course, for one user.
+struct Transfers {
+    workload: Workload,
+    epoch: Instant,
+    list: Vec<Transfer>,
+    content: Arc<Content>,
+    uploads: Uploads,
+}
 
 impl Load {
     /// Starts the server and all users of a workload.
@@ -83,31 +66,44 @@ impl Load {
         let content = Arc::new(Content::new());
         let uploads = Uploads::default();
         let faults = serve(stage, &content, &uploads)?;
+        if workload.is_quic() {
+            let socket = stage.server_udp(Port::Quic)?;
+            quic::serve(socket, stage.lab().folder(), packet_of(workload), &content, &faults)?;
+        }
+        let plan = course.messages(workload);
+        let over_udp = workload == Workload::Requests;
+        if over_udp {
+            requests::serve(stage, &faults)?;
+        }
         let list = course.transfers(workload);
         let door = stage.door.clone();
         let transfers = (!list.is_empty())
             .then(|| {
-                door.clone().thread(move || transfer_all(&door, epoch, &list, &content, &uploads))
+                let all = Transfers { workload, epoch, list, content, uploads };
+                door.clone().thread(move || all.perform(&door))
             })
             .transpose()?;
-        let plan = course.messages(workload);
+        let call = course.call(workload).map(|call| Calling::start(stage, 0, call)).transpose()?;
         let end = epoch + course.length();
         let chats = (0..if plan.is_empty() { 0 } else { USERS }).map(|user| {
             let own = plan.iter().filter(|message| message.user == user);
             let times: Vec<Duration> = own.map(|message| message.at).collect();
             let door = stage.door.clone();
-            door.clone().thread(move || chat(&door, user, epoch, &times, end))
+            door.clone().thread(move || match over_udp {
+                true => requests::ask_all(&door, user, epoch, &times, end),
+                false => chat(&door, user, epoch, &times, end),
+            })
         });
-        Ok(Load { transfers, chats: chats.collect::<Result<_>>()?, plan, faults })
+        Ok(Load { transfers, chats: chats.collect::<Result<_>>()?, plan, call, faults })
     }
 
     pub(super) fn is_over(&self) -> bool {
         self.transfers.as_ref().is_none_or(JoinHandle::is_finished)
             && self.chats.iter().all(JoinHandle::is_finished)
+            && self.call.as_ref().is_none_or(Calling::is_over)
     }
 
-    /// The outcomes of all transfers and messages in the order of their plans.
-    pub(super) fn finish(self) -> Result<(Vec<Transferred>, Vec<Option<f64>>)> {
+    pub(super) fn finish(self) -> Result<Outcome> {
         let joined = |_| anyhow!("a user's thread panicked");
         let transfers = match self.transfers {
             Some(thread) => thread.join().map_err(joined)??,
@@ -117,82 +113,10 @@ impl Load {
         for thread in self.chats {
             chats.push(thread.join().map_err(joined)??.into_iter());
         }
-        let faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
-        ensure!(faults.is_empty(), "the server: {}", faults.join("; "));
+        let call = self.call.map(Calling::finish).transpose()?;
+        self.faults.check()?;
         let answer = |message: &Message| chats.get_mut(message.user)?.next()?;
-        Ok((transfers, self.plan.iter().map(answer).collect()))
-    }
-}
-
-impl Request {
-    const BYTES: usize = 17;
-
-    fn encode(self) -> [u8; Self::BYTES] {
-        let mut bytes = [0; Self::BYTES];
-        bytes[0] = match self.kind {
-            Kind::Download => b'd',
-            Kind::Upload => b'u',
-            Kind::Messages => b'm',
-        };
-        bytes[1..9].copy_from_slice(&self.number.to_be_bytes());
-        bytes[9..].copy_from_slice(&self.bytes.to_be_bytes());
-        bytes
-    }
-
-    fn read(mut stream: &TcpStream) -> Result<Self> {
-        let mut bytes = [0; Self::BYTES];
-        stream.read_exact(&mut bytes)?;
-        let kind = match bytes[0] {
-            b'd' => Kind::Download,
-            b'u' => Kind::Upload,
-            b'm' => Kind::Messages,
-            other => return Err(anyhow!("no such request: {other}")),
-        };
-        let number = |from: usize| {
-            bytes[from..from + 8].iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte))
-        };
-        Ok(Self { kind, number: number(1), bytes: number(9) })
-    }
-}
-
-/// The bytes of all transfers: one random table, which each transfer begins elsewhere.
-struct Content {
-    table: Vec<u8>,
-}
-
-impl Content {
-    fn new() -> Self {
-        let mut dice = Dice::new(1);
-        let mut table: Vec<u8> = (0..PERIOD).map(|_| (dice.unit() * 256.0) as u8).collect();
-        table.extend_from_within(..);
-        table.extend_from_within(..PERIOD);
-        Self { table }
-    }
-
-    /// At most [`CHUNK`] bytes of transfer `number` from `offset` on.
-    fn piece(&self, number: u64, offset: u64, length: usize) -> &[u8] {
-        let from = (offset.wrapping_add(number.wrapping_mul(7_919)) % PERIOD as u64) as usize;
-        &self.table[from..from + length]
-    }
-}
-
-impl Progress {
-    fn new() -> Arc<Self> {
-        Arc::new(Self { begun: Instant::now(), state: Mutex::default() })
-    }
-
-    fn add(&self, bytes: u64) {
-        let due = (self.begun.elapsed().as_secs_f64() / SAMPLE_S) as usize + 1;
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = state.bytes;
-        let missing = due.saturating_sub(state.samples.len());
-        state.samples.extend(std::iter::repeat_n(before, missing));
-        state.bytes += bytes;
-    }
-
-    fn received(&self) -> Received {
-        self.add(0);
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        Ok(Outcome { transfers, messages: self.plan.iter().map(answer).collect(), call })
     }
 }
 
@@ -210,18 +134,12 @@ fn serve(stage: &Stage, content: &Arc<Content>, uploads: &Uploads) -> Result<Fau
                     door.control(&socket).and_then(|()| answer(&socket.into(), &content, &uploads));
                 // A flow breaks when the user gives up; the user's side reports missing bytes.
                 if let Err(error) = outcome.or_else(unless_broken) {
-                    let mut faults = faults.lock().unwrap_or_else(PoisonError::into_inner);
-                    faults.push(format!("{error:#}"));
+                    faults.add(&error);
                 }
             });
         }
     });
     Ok(all)
-}
-
-/// Fails unless the operating system reported the error: the flow broke or took too long.
-fn unless_broken(error: anyhow::Error) -> Result<()> {
-    if error.is::<std::io::Error>() { Ok(()) } else { Err(error) }
 }
 
 /// The server's part of one flow.
@@ -285,21 +203,27 @@ fn receive(
     Ok(())
 }
 
-/// The transfers of one user, one after the other.
-fn transfer_all(
-    door: &Door,
-    epoch: Instant,
-    list: &[Transfer],
-    content: &Content,
-    uploads: &Uploads,
-) -> Result<Vec<Transferred>> {
-    let one = |(number, transfer): (usize, &Transfer)| {
-        sleep_until(epoch + transfer.at);
-        let (progress, deadline) = (Progress::new(), epoch + transfer.until);
+impl Transfers {
+    /// One after the other.
+    fn perform(&self, door: &Door) -> Result<Vec<Transferred>> {
+        self.list.iter().enumerate().map(|(number, one)| self.transfer(door, number, one)).collect()
+    }
+
+    fn transfer(&self, door: &Door, number: usize, transfer: &Transfer) -> Result<Transferred> {
+        sleep_until(self.epoch + transfer.at);
+        let (progress, deadline) = (Progress::new(), self.epoch + transfer.until);
         if transfer.up {
-            uploads.lock().unwrap_or_else(PoisonError::into_inner).push(progress.clone());
+            self.uploads.lock().unwrap_or_else(PoisonError::into_inner).push(progress.clone());
         }
-        let outcome = perform(door, number, transfer, deadline, content, &progress);
+        let kind = if transfer.up { Kind::Upload } else { Kind::Download };
+        let request = Request { kind, number: number as u64, bytes: transfer.bytes };
+        let outcome = match self.workload.is_quic() {
+            true => door.udp(USERS, number, Port::Quic).and_then(|socket| {
+                let packet = packet_of(self.workload);
+                quic::download(&socket, packet, &request, deadline, &self.content, &progress)
+            }),
+            false => perform(door, &request, deadline, &self.content, &progress),
+        };
         let ended = Instant::now().min(deadline);
         let finished = outcome.is_ok();
         outcome.or_else(unless_broken).with_context(|| format!("transfer {number}"))?;
@@ -308,7 +232,7 @@ fn transfer_all(
         sleep_until(ended);
         let received = progress.received();
         Ok(Transferred {
-            at_s: (progress.begun - epoch).as_secs_f64(),
+            at_s: (progress.begun - self.epoch).as_secs_f64(),
             bytes: transfer.bytes,
             up: transfer.up,
             received: received.bytes,
@@ -316,32 +240,34 @@ fn transfer_all(
             finished,
             progress: received.samples,
         })
-    };
-    list.iter().enumerate().map(one).collect()
+    }
 }
 
-/// The user's part of one transfer. An error of the operating system means that it is unfinished.
+/// The length of the users' QUIC packets.
+fn packet_of(workload: Workload) -> usize {
+    if workload == Workload::QuicBulk { quic::VPN } else { quic::BROWSER }
+}
+
+/// The user's part of one TCP transfer. An error of the operating system means that it is
+/// unfinished.
 fn perform(
     door: &Door,
-    number: usize,
-    transfer: &Transfer,
+    request: &Request,
     deadline: Instant,
     content: &Content,
     progress: &Progress,
 ) -> Result<()> {
-    let stream = door.connect(USERS, number, left(deadline)?)?;
+    let stream = door.connect(USERS, request.number as usize, left(deadline)?)?;
     // A user who gives up resets the flow, so that the carriers are free for the next one.
     SockRef::from(&stream).set_linger(Some(Duration::ZERO))?;
-    let kind = if transfer.up { Kind::Upload } else { Kind::Download };
-    let request = Request { kind, number: number as u64, bytes: transfer.bytes };
     let stream = &Limited { stream: &stream, deadline };
     stream.write_all(&request.encode())?;
-    if !transfer.up {
-        return stream.receive(&request, content, progress);
+    if request.kind == Kind::Download {
+        return stream.receive(request, content, progress);
     }
     let mut offset = 0;
-    while offset < transfer.bytes {
-        let length = (transfer.bytes - offset).min(CHUNK as u64) as usize;
+    while offset < request.bytes {
+        let length = (request.bytes - offset).min(CHUNK as u64) as usize;
         stream.write_all(content.piece(request.number, offset, length))?;
         offset += length as u64;
     }
@@ -442,51 +368,4 @@ fn exchange(
         *round = Some(at.elapsed().as_secs_f64());
     }
     sender.join().map_err(|_| anyhow!("a sender panicked"))
-}
-
-/// The bytes of a message.
-fn words(user: u64, number: u32) -> [u8; Message::UP] {
-    let mut message = [0; Message::UP];
-    message[..4].copy_from_slice(&number.to_be_bytes());
-    message[4..12].copy_from_slice(&user.to_be_bytes());
-    for (place, byte) in message.iter_mut().enumerate().skip(12) {
-        *byte = place as u8 ^ number as u8;
-    }
-    message
-}
-
-/// The time until a deadline.
-fn left(deadline: Instant) -> std::io::Result<Duration> {
-    let left = deadline.saturating_duration_since(Instant::now());
-    if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
-}
-
-pub(super) fn sleep_until(at: Instant) {
-    std::thread::sleep(at.saturating_duration_since(Instant::now()));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn content_is_the_same_in_any_pieces() {
-        let content = Content::new();
-        let whole: Vec<u8> =
-            (0..3).flat_map(|n| content.piece(5, n * 50_000, 50_000)).copied().collect();
-        let pieces: Vec<u8> =
-            (0..15).flat_map(|n| content.piece(5, n * 10_000, 10_000)).copied().collect();
-        assert_eq!(whole, pieces);
-        assert_ne!(content.piece(5, 0, 100), content.piece(6, 0, 100));
-    }
-
-    #[test]
-    fn progress_has_a_sample_for_each_interval() {
-        let progress = Progress::new();
-        progress.add(10);
-        std::thread::sleep(Duration::from_secs_f64(2.2 * SAMPLE_S));
-        progress.add(5);
-        let received = progress.received();
-        assert_eq!((received.bytes, received.samples[0], received.samples[1]), (15, 0, 10));
-    }
 }

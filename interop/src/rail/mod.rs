@@ -4,13 +4,18 @@
 //! namespaces over its own emulator. Every run becomes a line of JSON ([`Run`]). The report is made
 //! of these lines, so `--resume` adds to them.
 
+mod call;
 mod contender;
 mod document;
 mod figures;
+pub(crate) mod flow;
 mod load;
 mod machine;
 mod paired;
+pub(crate) mod quic;
+mod requests;
 mod sample;
+mod speech;
 mod stage;
 mod summary;
 mod timeline;
@@ -103,8 +108,10 @@ fn smoke(options: &Options) -> Result<()> {
         let runs = runs.map_err(|_| anyhow!("a smoke run panicked"))??;
         for name in names {
             let some = |run: &Run| {
+                let packets = run.call.iter().flat_map(|call| call.up.iter().chain(&call.down));
                 run.transfers.iter().all(|one| one.received > 0)
                     && run.messages.iter().flatten().count() * 2 >= run.messages.len()
+                    && packets.clone().flatten().count() * 2 >= packets.count()
             };
             let received = runs.iter().any(|run| run.contender == *name && some(run));
             ensure!(received, "{workload:?}: {name} received nothing");
@@ -331,8 +338,11 @@ const TOGETHER: usize = 4;
 const SECONDS: u64 = 120;
 const SMOKE_SECONDS: u64 = 30;
 /// The workloads of a smoke run with their contenders.
-const SMOKE: [(Workload, &[&str]); 3] = [
+const SMOKE: [(Workload, &[&str]); 6] = [
     (Workload::Downloads, &["quic+linkdb", "mptcp-bbr", "ideal"]),
     (Workload::Uploads, &["tls", "round-robin"]),
     (Workload::MessagesBulk, &["auto", "mptcp-cubic", "single-b"]),
+    (Workload::CallBulk, &["quic~forecast+linkdb", "single-a"]),
+    (Workload::QuicDownloads, &["tls"]),
+    (Workload::Requests, &["quic"]),
 ];

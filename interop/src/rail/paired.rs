@@ -59,6 +59,12 @@ impl Paired {
         Some(Ratio { value, between: interval(trips, |drawn| self.over(size, drawn)), trips })
     }
 
+    /// The ratio of each trip, all sizes together, where it is finite.
+    pub fn each(&self) -> Vec<f64> {
+        let sum = |trip: &Vec<[f64; 2]>, side: usize| trip.iter().map(|it| it[side]).sum::<f64>();
+        self.0.iter().filter_map(|trip| finite(sum(trip, 0) / sum(trip, 1))).collect()
+    }
+
     /// The ratio over these trips. The counts of a pair are equal, so the ratio of the sums is that
     /// of the means.
     fn over(&self, size: Option<usize>, trips: &[usize]) -> f64 {

@@ -82,7 +82,7 @@ impl Sampler {
             self.read_forecasts()?;
         }
         let next = Duration::from_secs_f64((number + 1) as f64 * SAMPLE_S);
-        super::load::sleep_until(self.epoch + next);
+        super::flow::sleep_until(self.epoch + next);
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 //! The kernel's contenders use the namespaces of gateway and cloud as client and server: their
 //! packets cross the same emulated carriers without a daemon.
 
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -14,6 +14,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::contender::{Contender, Linked};
 use crate::addresses::{self, CLOUD, Family, SERVER};
+use crate::admin;
 use crate::carrier::{self, CarrierPlan, Emulator, Medium};
 use crate::configuration::strings;
 use crate::lab::{Lab, Side};
@@ -21,8 +22,16 @@ use crate::linkdb::{self, Rail};
 use crate::programs::Programs;
 use crate::world::{Plan, World};
 
-/// The port of the load's server.
-const PORT: u16 = 6_300;
+/// The ports of the load's server.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Port {
+    /// TCP.
+    Flows = 6_300,
+    Call,
+    Requests,
+    Quic,
+}
+
 /// The kernel parameters of Polyrail's package.
 const SYSCTLS: &str = include_str!("../../../packaging/sysctl.d/60-polyrail.conf");
 /// The last byte of the first user's address.
@@ -45,7 +54,7 @@ enum Network {
 pub(super) struct Door {
     contender: Contender,
     client: Namespace,
-    server: SocketAddr,
+    server: IpAddr,
 }
 
 impl Stage {
@@ -59,7 +68,7 @@ impl Stage {
         history: &str,
     ) -> Result<Stage> {
         let network = match contender {
-            Contender::Polyrail { mode, congestion, chain, linkdb } => {
+            Contender::Polyrail { mode, congestion, chain, copies, linkdb } => {
                 let mut plan =
                     Plan::new().gateway("mode", mode.as_str()).cloud("mode", mode.as_str());
                 plan = plan.gateway("users.key", "address");
@@ -71,6 +80,10 @@ impl Stage {
                     };
                     plan = plan.gateway("scheduler.chain", chain.clone());
                     plan = plan.cloud("scheduler.chain", chain);
+                }
+                if let Some(copies) = copies {
+                    plan = plan.gateway("udp.copies", copies.as_str());
+                    plan = plan.cloud("udp.copies", copies.as_str());
                 }
                 for (key, value) in crate::bench::assignments(SYSCTLS) {
                     plan = plan.sysctl(key, value);
@@ -115,7 +128,7 @@ impl Stage {
             Network::Daemons(world) => (&world.lab.passenger, SERVER),
             Network::Kernel { lab, .. } => (&lab.gateway, CLOUD),
         };
-        let server = server.at(Family::V4, PORT);
+        let server = server.at(Family::V4, 0).ip();
         let door = Door { contender: contender.clone(), client: client.clone(), server };
         Ok(Stage { network, door })
     }
@@ -153,16 +166,36 @@ impl Stage {
 
     /// A listener for the load's server.
     pub(super) fn listener(&self) -> Result<Socket> {
-        let namespace = match &self.network {
-            Network::Daemons(world) => &world.lab.server,
-            Network::Kernel { lab, .. } => &lab.cloud,
-        };
-        namespace.run(|| -> Result<Socket> {
+        self.server().run(|| -> Result<Socket> {
             let socket = self.door.socket()?;
-            socket.bind(&self.door.server.into())?;
+            socket.bind(&self.door.address(Port::Flows).into())?;
             socket.listen(64)?;
             Ok(socket)
         })?
+    }
+
+    /// A UDP socket of the load's server.
+    pub(super) fn server_udp(&self, port: Port) -> Result<UdpSocket> {
+        let address = self.door.address(port);
+        Ok(self.server().run(|| UdpSocket::bind(address))??)
+    }
+
+    fn server(&self) -> &Namespace {
+        match &self.network {
+            Network::Daemons(world) => &world.lab.server,
+            Network::Kernel { lab, .. } => &lab.cloud,
+        }
+    }
+
+    /// Copies of users' datagrams that both daemons have sent: up, down.
+    pub(super) fn copies(&self) -> Result<[u64; 2]> {
+        let Network::Daemons(world) = &self.network else { return Ok([0; 2]) };
+        let of = |side: Side| -> Result<u64> {
+            let status = admin::get(&side.admin_socket(&world.lab), "/v1/status")?;
+            let sessions = status["sessions"].as_array().context("no sessions")?;
+            Ok(sessions.iter().filter_map(|it| it["datagram_copies_sent"].as_u64()).sum())
+        };
+        Ok([of(Side::Gateway)?, of(Side::Cloud)?])
     }
 
     /// The last lines of all logs.
@@ -191,16 +224,32 @@ impl Door {
         patience: Duration,
     ) -> Result<TcpStream> {
         let socket = self.socket()?;
-        let from = match self.contender {
+        socket.bind(&SocketAddr::new(self.source(user, flow), 0).into())?;
+        socket.connect_timeout(&self.address(Port::Flows).into(), patience)?;
+        socket.set_tcp_nodelay(true)?;
+        Ok(socket.into())
+    }
+
+    /// A user's UDP socket that is connected to the server; the calling thread is in the users'
+    /// namespace.
+    pub(super) fn udp(&self, user: usize, flow: usize, port: Port) -> Result<UdpSocket> {
+        let socket = UdpSocket::bind((self.source(user, flow), 0))?;
+        socket.connect(self.address(port))?;
+        Ok(socket)
+    }
+
+    /// The address from which a user's flow comes.
+    fn source(&self, user: usize, flow: usize) -> IpAddr {
+        match self.contender {
             Contender::Polyrail { .. } => user_address(user),
             // MPTCP's first subflow uses each carrier in turn.
             Contender::RoundRobin | Contender::Mptcp(_) => carrier_address(flow % 2),
             Contender::Single(_) | Contender::Ideal => carrier_address(0),
-        };
-        socket.bind(&SocketAddr::new(from, 0).into())?;
-        socket.connect_timeout(&self.server.into(), patience)?;
-        socket.set_tcp_nodelay(true)?;
-        Ok(socket.into())
+        }
+    }
+
+    fn address(&self, port: Port) -> SocketAddr {
+        SocketAddr::new(self.server, port as u16)
     }
 
     /// A TCP or MPTCP socket with the contender's congestion control.

@@ -6,11 +6,14 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
-use polyrail_emulator::rail::{Bound, Course, Message, Transfer, Workload, fluids};
+use polyrail_emulator::rail::{
+    Bound, Course, Handover, HandoverResult, Message, Transfer, Workload, fluids,
+};
 use polyrail_emulator::record::{Run, Transferred};
 use polyrail_emulator::statistics::{mean, quantile};
 
 use super::paired::{Paired, Series, averaged, finite, repeat_variation};
+use super::speech::{CallFigures, near_foreseen};
 use polyrail_emulator::usage::{Bins, Carriers};
 
 /// The statistics of the runs of one workload, speed and failure rate.
@@ -30,6 +33,11 @@ pub struct Summary {
     pub split: BoundSeries,
     /// The bound of the round trip of each message, in seconds.
     pub message_bound: Series,
+    /// By trip, up and down: the least delay of each packet of the call, in seconds.
+    pub call_bound: Vec<[Vec<f64>; 2]>,
+    /// By contender with LinkDB that has a call: bad packets near failures that were forecast,
+    /// over those of the same contender without it.
+    pub foreseen: Vec<(String, Paired)>,
     /// The runs that do not count, with the reason.
     pub starved: Vec<String>,
     /// By trip and transfer: the place of its size in `sizes`.
@@ -64,6 +72,8 @@ pub struct ContenderFigures {
     pub round_trips: Vec<f64>,
     /// The number of messages without an answer.
     pub unanswered: usize,
+    /// Its calls.
+    pub calls: CallFigures,
     /// Bytes offered to the downlinks and to the uplinks, over the payload that was delivered.
     pub price: [f64; 2],
     /// By size, and last for all sizes: standard deviation over mean of the mean goodput of the
@@ -107,6 +117,8 @@ impl Summary {
             fluid: BoundSeries::default(),
             split: BoundSeries::default(),
             message_bound: Vec::new(),
+            call_bound: Vec::new(),
+            foreseen: Vec::new(),
             starved: runs.iter().filter_map(starved).collect(),
             size_of: plans.iter().map(|it| it.transfers.iter().map(place).collect()).collect(),
             trips,
@@ -124,12 +136,48 @@ impl Summary {
                 by_trip.push(Played { plan, size_of, runs: counted });
             }
             let mut contender = ContenderFigures::of(name, &by_trip, summary.sizes.len());
+            let runs: Vec<_> = by_trip.iter().map(|trip| trip.runs.clone()).collect();
+            contender.calls = CallFigures::of(&runs, &summary.call_bound);
             for (played, carriers) in by_trip.iter().zip(&carriers) {
                 played.runs.iter().for_each(|run| contender.bins.add(run, carriers));
             }
             summary.contenders.push(contender);
         }
+        summary.add_foreseen(runs)?;
         Ok(summary)
+    }
+
+    fn add_foreseen(&mut self, runs: &[Run]) -> Result<()> {
+        let names = self.contenders.iter().filter_map(|one| one.name.strip_suffix("+linkdb"));
+        for name in names.map(str::to_owned).collect::<Vec<_>>() {
+            let (mut with, mut without) = (Series::new(), Series::new());
+            for course in &self.trips {
+                let route = course.route()?;
+                let trip = course.trip(&route)?;
+                let names = route.carriers.iter().map(|carrier| carrier.name);
+                let handovers = names.zip(&trip.carriers).flat_map(|(name, carrier)| {
+                    let failed = |one: &&Handover| one.outcome != HandoverResult::Success;
+                    let failed = carrier.handovers.iter().filter(failed);
+                    failed.map(move |one| (one.at.as_secs_f64(), name))
+                });
+                let failures: Vec<(f64, &str)> = handovers.collect();
+                let of = |contender: &str| {
+                    runs.iter().find(|run| {
+                        run.contender == contender && run.course == *course && run.starved.is_none()
+                    })
+                };
+                if let (Some(a), Some(b)) = (of(&format!("{name}+linkdb")), of(&name))
+                    && a.call.is_some()
+                {
+                    let [a, b] = near_foreseen([a, b], &failures);
+                    with.push(vec![Some(a)]);
+                    without.push(vec![Some(b)]);
+                }
+            }
+            let paired = self.paired_messages(&with, &without);
+            self.foreseen.push((name, paired));
+        }
+        Ok(())
     }
 
     /// Adds the bounds of the next trip.
@@ -154,6 +202,8 @@ impl Summary {
         }
         let of_message = |one: &Message| finite(one.bound(&fluids));
         self.message_bound.push(plan.messages.iter().map(of_message).collect());
+        let call = plan.course.call(self.workload);
+        self.call_bound.push(fluids.each_ref().map(|way| call.map_or(vec![], |it| it.bound(way))));
         let names: Vec<&str> = route.carriers.iter().map(|carrier| carrier.name).collect();
         Ok(Carriers::of(&trip, &names)?)
     }
@@ -209,6 +259,25 @@ impl Summary {
         (!pairs.is_empty()).then(|| Paired::joined(pairs))
     }
 
+    /// By trip, the measure of the better of the contenders that have one carrier each: that with
+    /// the greater sum, or the smaller one. `None` if none plays.
+    pub fn better_single(
+        &self,
+        measure: fn(&ContenderFigures) -> &Series,
+        is_greater_better: bool,
+    ) -> Option<Series> {
+        let singles = || self.contenders.iter().filter(|one| one.name.starts_with("single-"));
+        singles().next()?;
+        let better = |trip: usize| {
+            let sum = |list: &&Vec<Option<f64>>| list.iter().flatten().sum::<f64>();
+            let lists = singles().map(|one| &measure(one)[trip]);
+            let lists = lists.filter(|list| list.iter().any(Option::is_some));
+            let sign = if is_greater_better { 1.0 } else { -1.0 };
+            lists.max_by(|a, b| (sign * sum(a)).total_cmp(&(sign * sum(b)))).cloned()
+        };
+        Some((0..self.trips.len()).map(|trip| better(trip).unwrap_or_default()).collect())
+    }
+
     /// The largest half-width of the ratios over all sizes: of each contender's goodput to the
     /// split bound and to the first contender. Without transfers, of the round trips of messages.
     /// `None` if a pair has fewer than two trips.
@@ -262,6 +331,7 @@ impl ContenderFigures {
             transfers,
             round_trips: trips.iter().flat_map(Played::round_trips).flatten().flatten().collect(),
             unanswered: answers().filter(|answer| answer.is_none()).count(),
+            calls: CallFigures::default(),
             price: price(runs()),
             variation: (0..=sizes).map(of_size).collect(),
             bins: Bins::default(),
@@ -289,7 +359,9 @@ impl Plan {
             && self.transfers.iter().zip(&run.transfers).all(|(plan, seen)| {
                 let late = seen.at_s - plan.at.as_secs_f64();
                 (plan.bytes, plan.up) == (seen.bytes, seen.up) && (0.0..LATE_MAX_S).contains(&late)
-            });
+            })
+            && self.course.call(run.workload).map(|call| call.packets as usize)
+                == run.call.as_ref().map(|call| call.up.len());
         let (name, seed) = (&run.contender, run.course.seed);
         ensure!(follows, "the run of {name} on trip {seed} does not follow the plan of the trip");
         Ok(())

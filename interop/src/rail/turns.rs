@@ -13,7 +13,7 @@ use polyrail_emulator::record::{Machine, Run, VERSION};
 use serde::{Deserialize, Serialize};
 
 use super::contender::{Contender, Linked};
-use super::load::Load;
+use super::load::{Load, Outcome};
 use super::machine::{self, Watch};
 use super::sample::Sampler;
 use super::stage::Stage;
@@ -123,7 +123,7 @@ fn play_turn(stretch: &Stretch, turn: &Turn) -> Result<Option<Run>> {
         let forecasts = matches!(contender, Contender::Polyrail { linkdb: Linked::Forecasts, .. });
         let machine = sampler.watch(&load, begin, forecasts)?;
         sampler.add_events(&stage.events()?)?;
-        let (transfers, messages) = load.finish()?;
+        let Outcome { transfers, messages, call } = load.finish()?;
         Ok(Some(Run {
             version: VERSION,
             course: *course,
@@ -132,6 +132,8 @@ fn play_turn(stretch: &Stretch, turn: &Turn) -> Result<Option<Run>> {
             repeat: turn.repeat,
             transfers,
             messages,
+            call,
+            copies: stage.copies()?,
             carriers: sampler.carriers,
             events: sampler.events,
             machine,

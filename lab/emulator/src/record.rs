@@ -28,6 +28,12 @@ pub struct Run {
     /// The round-trip times of the messages in the order of their plan, in seconds; `None` for
     /// those whose answer did not arrive within the trip.
     pub messages: Vec<Option<f64>>,
+    /// The call, if the workload has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call: Option<CallRun>,
+    /// Copies of users' datagrams that both daemons sent: up, down.
+    #[serde(default)]
+    pub copies: [u64; 2],
     /// The carriers, in the order of the trip's; the ideal link is a single one.
     pub carriers: Vec<CarrierRun>,
     /// Events of the gateway and its forecasts, in the order of their times.
@@ -57,6 +63,15 @@ pub struct Transferred {
     pub finished: bool,
     /// Bytes received so far, every [`SAMPLE_S`] from `at_s` on.
     pub progress: Vec<u64>,
+}
+
+/// One call: the one-way delay of each packet in milliseconds, `None` if it did not arrive.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CallRun {
+    /// From the user to the server.
+    pub up: Vec<Option<f32>>,
+    /// From the server to the user.
+    pub down: Vec<Option<f32>>,
 }
 
 /// The interval of [`Transferred::progress`] and of [`CarrierRun::samples`], in seconds.

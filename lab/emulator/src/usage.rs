@@ -231,6 +231,8 @@ mod tests {
             repeat: 0,
             transfers: downloads.iter().map(|at| transfer(*at)).collect(),
             messages: Vec::new(),
+            call: None,
+            copies: [0; 2],
             carriers: vec![CarrierRun { name: name.to_owned(), offered: [0; 2], samples }],
             events: Vec::new(),
             build: String::new(),

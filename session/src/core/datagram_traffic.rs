@@ -48,16 +48,42 @@ impl Session {
         if let Some(path) = self.paths.get_mut(slot) {
             path.datagrams_received += data.len() as u64;
         }
-        let Self { datagrams, turns, .. } = self;
+        let Self { datagrams, turns, paths, .. } = self;
         let Some(binding) = datagrams.binding(now, of, turns) else { return };
         binding.used_at = now;
         if !binding.received.accept(sequence) {
             datagrams.counts.copies_received += 1;
             return;
         }
-        datagrams.counts.received += 1;
+        let Some(path) = paths.get(slot) else { return };
         let datagram = UserDatagram { binding: id, user, remote, payload: data.to_vec() };
-        self.events.push_back(Event::Datagram { session: self.key, datagram });
+        let wait = |old: u32| {
+            let old = paths.iter().find(|path| path.carrier_number == old);
+            old.map_or(Duration::ZERO, |old| old.link.srtt().saturating_sub(path.link.srtt()))
+        };
+        let passes = binding.reorder.pass(now, path.carrier_number, (sequence, datagram), wait);
+        datagrams.counts.received += 1;
+        self.events.extend(passes.map(|datagram| Event::Datagram { session: self.key, datagram }));
+        self.pass_held(now, id);
+    }
+
+    /// Delivers received datagrams that are no longer held back.
+    fn pass_held(&mut self, now: Instant, id: BindingId) {
+        let Some(binding) = self.datagrams.bindings.get_mut(&id) else { return };
+        while let Some(datagram) = binding.reorder.pop(now) {
+            self.events.push_back(Event::Datagram { session: self.key, datagram });
+        }
+        self.datagrams.held_until.extend(binding.reorder.until().map(|until| (until, id)));
+    }
+
+    /// Delivers received datagrams whose wait for earlier ones is over.
+    pub(super) fn pass_overdue(&mut self, now: Instant) {
+        while let Some(&(until, id)) = self.datagrams.held_until.first()
+            && until <= now
+        {
+            self.datagrams.held_until.pop_first();
+            self.pass_held(now, id);
+        }
     }
 
     /// Sends waiting real-time datagrams, each binding's in turn, until no path takes any.

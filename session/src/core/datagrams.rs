@@ -3,7 +3,7 @@
 //! Real-time datagrams are sent before everything else, as long as their user has few of them; the
 //! others wait for the turn of their user, together with the flows.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use polyrail_model::{BindingId, Bucket, FlowId, UserId};
@@ -23,6 +23,8 @@ pub(crate) struct Datagrams {
     users: BTreeMap<UserId, Share>,
     /// Bytes that wait, of all users.
     queued_bytes: usize,
+    /// When bindings stop to hold received datagrams back.
+    pub(super) held_until: BTreeSet<(Instant, BindingId)>,
     /// When idle bindings and users were last forgotten.
     swept_at: Instant,
     pub(super) counts: DatagramStatus,
@@ -44,6 +46,7 @@ impl Datagrams {
             urgent: VecDeque::new(),
             users: BTreeMap::new(),
             queued_bytes: 0,
+            held_until: BTreeSet::new(),
             swept_at: now,
             counts: DatagramStatus::default(),
         }

@@ -443,6 +443,7 @@ impl Session {
             self.flow_control.next_period,
             self.turns.wake_at,
             self.unopened_at,
+            self.datagrams.held_until.first().map(|&(until, _)| until),
         ];
         lines.chain(paths).chain(parts.into_iter().flatten()).min()
     }
@@ -450,6 +451,7 @@ impl Session {
     /// Runs the timers that are due.
     pub fn on_timeout(&mut self, now: Instant) {
         self.outbox.on_timeout(now, &mut self.flows);
+        self.pass_overdue(now);
         self.turns.wake_at = self.turns.wake_at.filter(|&at| at > now);
         while let Some(id) = pop_due(&mut self.open_line, now) {
             if let Some(flow) = self.flows.get_mut(id) {

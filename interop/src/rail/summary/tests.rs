@@ -30,6 +30,8 @@ pub(in crate::rail) fn run(course: Course, contender: &str, goodput: f64) -> Run
         repeat: 0,
         transfers,
         messages: Vec::new(),
+        call: None,
+        copies: [0; 2],
         carriers: vec![CarrierRun { name: "a".to_owned(), offered, samples: Vec::new() }],
         events: Vec::new(),
         build: String::new(),

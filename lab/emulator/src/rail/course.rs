@@ -42,6 +42,15 @@ pub enum Workload {
     Messages,
     /// The same messages next to the download of `Bulk`, which another user has.
     MessagesBulk,
+    /// A call, over UDP, next to the download of `Bulk`, which another user has.
+    CallBulk,
+    /// Downloads of 4 MB over the users' own QUIC connections, one at a time.
+    QuicDownloads,
+    /// The download of `Bulk` over a user's own QUIC connection with packets of the length of a
+    /// VPN's.
+    QuicBulk,
+    /// Messages as in `Messages`, each in a UDP datagram from a new port.
+    Requests,
 }
 
 /// A planned transfer.
@@ -64,6 +73,15 @@ pub struct Message {
     pub at: Duration,
     /// The user, from 0.
     pub user: usize,
+}
+
+/// A planned call: 50 packets a second in each direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// When it begins, counted from the trip's beginning.
+    pub at: Duration,
+    /// The number of packets in each direction.
+    pub packets: u32,
 }
 
 /// The time of a transfer over one link with the sum of the carriers' rates and the least delay,
@@ -128,12 +146,24 @@ impl Course {
         match workload {
             Workload::Downloads => self.in_slots(&DOWNLOADS, false),
             Workload::Uploads => self.in_slots(&UPLOADS, true),
-            Workload::Bulk | Workload::MessagesBulk => {
-                let until = (BEGIN + BULK).min(self.length() - END);
+            Workload::QuicDownloads => self.in_slots(&DOWNLOADS[2..], false),
+            Workload::Bulk | Workload::MessagesBulk | Workload::CallBulk | Workload::QuicBulk => {
+                let until = self.bulk_end();
                 vec![Transfer { at: BEGIN, until, bytes: u64::MAX, up: false }]
             }
-            Workload::Messages => Vec::new(),
+            Workload::Messages | Workload::Requests => Vec::new(),
         }
+    }
+
+    /// The call of a workload; it lasts as long as the download beside it.
+    pub fn call(&self, workload: Workload) -> Option<Call> {
+        let length = self.bulk_end() - BEGIN;
+        let packets = length.div_duration_f64(Call::PACKET_EVERY) as u32;
+        (workload == Workload::CallBulk).then_some(Call { at: BEGIN, packets })
+    }
+
+    fn bulk_end(&self) -> Duration {
+        (BEGIN + BULK).min(self.length() - END)
     }
 
     /// Slots in random order, each with a transfer that begins at a random moment of its first
@@ -161,7 +191,7 @@ impl Course {
 
     /// The messages of a workload in the order of their times.
     pub fn messages(&self, workload: Workload) -> Vec<Message> {
-        if !matches!(workload, Workload::Messages | Workload::MessagesBulk) {
+        if !workload.has_messages() {
             return Vec::new();
         }
         let mut list = Vec::new();
@@ -178,6 +208,41 @@ impl Course {
         }
         list.sort();
         list
+    }
+}
+
+impl Workload {
+    /// Whether users send messages.
+    pub fn has_messages(self) -> bool {
+        matches!(self, Self::Messages | Self::MessagesBulk | Self::Requests)
+    }
+
+    /// Whether the users' transfers use QUIC instead of TCP.
+    pub fn is_quic(self) -> bool {
+        matches!(self, Self::QuicDownloads | Self::QuicBulk)
+    }
+
+    /// Whether users send UDP.
+    pub fn has_udp(self) -> bool {
+        self.is_quic() || matches!(self, Self::CallBulk | Self::Requests)
+    }
+}
+
+impl Call {
+    /// The distance of two packets (ITU-T G.711 with 20 ms of speech in a packet).
+    pub const PACKET_EVERY: Duration = Duration::from_millis(20);
+    /// The bytes of a packet: 160 of speech and 12 of RTP.
+    pub const PACKET: usize = 172;
+
+    /// When a packet is sent, counted from the trip's beginning.
+    pub fn sent_at(&self, packet: u32) -> Duration {
+        self.at + Self::PACKET_EVERY * packet
+    }
+
+    /// The least one-way delay of each packet over the best carrier at each time, in seconds.
+    pub fn bound(&self, way: &Fluid) -> Vec<f64> {
+        let sent = (0..self.packets).map(|packet| self.sent_at(packet).as_secs_f64());
+        sent.map(|sent| way.arrival(sent) - sent).collect()
     }
 }
 
@@ -284,6 +349,10 @@ mod tests {
         let messages = COURSE.messages(Workload::Messages);
         assert!((1_900..3_000).contains(&messages.len()), "{}", messages.len());
         assert!(COURSE.messages(Workload::Downloads).is_empty());
+        let quic = COURSE.transfers(Workload::QuicDownloads);
+        assert!(quic.len() >= 11 && quic.iter().all(|one| one.bytes == 4_000_000));
+        let call = COURSE.call(Workload::CallBulk).unwrap();
+        assert_eq!((call.packets, COURSE.call(Workload::Bulk)), (5_000, None));
     }
 
     #[test]

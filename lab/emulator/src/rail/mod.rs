@@ -21,7 +21,7 @@ mod weather;
 #[cfg(test)]
 mod tests;
 
-pub use course::{Bound, Course, Message, Transfer, Workload};
+pub use course::{Bound, Call, Course, Message, Transfer, Workload};
 pub use files::Signal;
 pub use fluid::{Fluid, aggregated, fluids};
 pub use handover::{Handover, HandoverResult};

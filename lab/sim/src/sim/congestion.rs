@@ -171,6 +171,8 @@ impl Sum {
             repeat: 0,
             transfers: played.transfers.clone(),
             messages: Vec::new(),
+            call: None,
+            copies: [0; 2],
             carriers: played.carriers.clone(),
             events: Vec::new(),
             build: String::new(),

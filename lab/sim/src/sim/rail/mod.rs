@@ -84,6 +84,7 @@ fn read(path: &Path, file: impl BufRead) -> Result<Vec<Run>> {
             bail!("{}: version {version} of a run; this program reads {VERSION}", place());
         }
         let mut run: Run = serde_json::from_value(value).with_context(place)?;
+        ensure!(!run.workload.has_udp(), "{}: the simulator has no users' UDP", place());
         let (plan, messages) =
             (run.course.transfers(run.workload), run.course.messages(run.workload));
         let mut both = plan.iter().zip(&run.transfers);
@@ -229,6 +230,8 @@ mod tests {
             repeat: 1,
             transfers: COURSE.transfers(workload).into_iter().map(transferred).collect(),
             messages: COURSE.messages(workload).iter().map(|_| Some(0.1)).collect(),
+            call: None,
+            copies: [0; 2],
             carriers: Vec::new(),
             events: Vec::new(),
             machine: Machine::default(),

@@ -1,0 +1,14 @@
+//! The figures of passengers' datagrams over links that do not change. Those on the rail are
+//! workloads of `polyrail-lab rail`.
+
+mod many;
+mod unlike;
+
+use crate::bench::Suite;
+
+/// The figures of `make bench-udp` over steady links.
+pub const SUITE: Suite = Suite {
+    file: "udp",
+    check: || Ok(()),
+    benchmarks: &[("unlike", unlike::run), ("many", many::run)],
+};
