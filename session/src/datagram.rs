@@ -141,9 +141,14 @@ impl Binding {
         self.queue.front().map_or(0, Queued::cost)
     }
 
-    /// It is at its beginning, or sends like a call: few bytes, steadily.
+    /// It is at its beginning, or a call.
     pub fn is_realtime(&self) -> bool {
-        self.sent < FIRST || self.rate.steady
+        self.sent < FIRST || self.is_call()
+    }
+
+    /// It sends like a call: few bytes, steadily.
+    pub fn is_call(&self) -> bool {
+        self.rate.steady
     }
 }
 
