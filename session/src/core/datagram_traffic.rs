@@ -86,17 +86,14 @@ impl Session {
         }
     }
 
-    /// Sends waiting real-time datagrams, each binding's in turn, until no path takes any.
+    /// Sends waiting real-time datagrams, each binding's in turn. They do not wait for room, which
+    /// bulk data takes: they are few, and a tunnel sends them before its other data.
     pub(super) fn send_urgent(&mut self, now: Instant, outlet: &mut dyn Outlet) {
-        let Self { datagrams, paths, .. } = self;
-        if datagrams.urgent.is_empty() || !paths.any_available(&datagrams.chain) {
-            return;
-        }
         let mut blocked = VecDeque::new();
         while blocked.len() < ASIDE_MAX
             && let Some(id) = self.datagrams.urgent.pop_front()
         {
-            if self.send_next(now, id, outlet) == Sent::Waits {
+            if self.send_next(now, id, true, outlet) == Sent::Waits {
                 blocked.push_back(id);
             } else {
                 self.requeue(now, id);
@@ -114,7 +111,7 @@ impl Session {
         outlet: &mut dyn Outlet,
     ) -> Option<bool> {
         let id = binding_of(turn.flow)?;
-        let sent = self.send_next(now, id, outlet);
+        let sent = self.send_next(now, id, false, outlet);
         if sent == Sent::Waits {
             return Some(false);
         }
@@ -131,7 +128,13 @@ impl Session {
         }
     }
 
-    fn send_next(&mut self, now: Instant, id: BindingId, outlet: &mut dyn Outlet) -> Sent {
+    fn send_next(
+        &mut self,
+        now: Instant,
+        id: BindingId,
+        is_urgent: bool,
+        outlet: &mut dyn Outlet,
+    ) -> Sent {
         let (sent_us, role) = (self.clock(now), self.role);
         let Self { datagrams, paths, .. } = self;
         let Some(binding) = datagrams.bindings.get_mut(&id) else { return Sent::Nothing };
@@ -142,7 +145,10 @@ impl Session {
         datagrams.count(user, before, after);
         let Some(next) = next else { return Sent::Nothing };
         let Some(binding) = datagrams.bindings.get_mut(&id) else { return Sent::Nothing };
-        let views: Vec<PathView> = paths.views(now, &datagrams.chain);
+        let mut views: Vec<PathView> = paths.views(now, &datagrams.chain);
+        if is_urgent {
+            views.iter_mut().for_each(|view| view.room = Bytes(u64::MAX));
+        }
         let (bytes, cost) = (next.payload.len() as u64, next.cost() as u64);
         let segment = SegmentView {
             flow: flow_of(id),
