@@ -34,7 +34,7 @@ pub use common::{
 pub use document::{Config, FILE_MAX, Tables};
 pub use error::{ConfigError, Problem};
 pub use gateway::{CARRIERS_MAX, CloudPeer, GatewayConfig, GatewayTables, Restart};
-pub use intercept::{Intercept, OnExit, OtherTraffic, PrivateTraffic, UdpTraffic};
+pub use intercept::{Intercept, OnExit, OtherTraffic, Ports, PrivateTraffic, UdpTraffic};
 pub use linkdb::{EVENTS_MAX, LinkDbConfig};
 pub use names::{BusAddress, CarrierName, CongestionControl, InterfaceName, ModemName, NameError};
 pub use polyrail_scheduler::ChainSpec;

@@ -1,6 +1,7 @@
 //! Passengers' datagrams through both daemons.
 
-use std::time::Duration;
+use std::io::ErrorKind;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, ensure};
 use polyrail_interop::addresses::{Family, SERVER};
@@ -49,5 +50,28 @@ fn call_survives_a_dark_carrier() -> Result<()> {
             ensure!(bad <= 5, "{bad} lost or late: {:?}", call.round_trips);
             Ok(())
         })
+    })
+}
+
+#[test]
+fn rejected_ports_are_refused_at_once_and_others_are_carried() -> Result<()> {
+    let plan = Plan::twins()
+        .gateway("intercept.udp_ports.443", "reject")
+        .gateway("intercept.udp_ports.27000-27100", "reject");
+    in_both_modes(&plan, Duration::from_secs(60), |world| {
+        serve_echo(&world.lab.server)?;
+        for family in Family::BOTH {
+            for port in [443, 27_050] {
+                let socket = connected(&world.lab.passenger, SERVER.at(family, port))?;
+                let begin = Instant::now();
+                let error = echoes(&socket, 100, PATIENCE).expect_err("rejected");
+                let kind = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+                ensure!(kind == Some(ErrorKind::ConnectionRefused), "{error:#}, {family:?}");
+                ensure!(begin.elapsed() < PATIENCE / 2, "after {:?}", begin.elapsed());
+            }
+            let socket = connected(&world.lab.passenger, SERVER.at(family, ECHO_PORT))?;
+            ensure!(echoes(&socket, 100, PATIENCE)?, "{family:?}: lost");
+        }
+        Ok(())
     })
 }
