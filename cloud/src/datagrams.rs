@@ -1,8 +1,9 @@
 //! Passengers' datagrams beyond the cloud: one socket for each binding and address family, used
 //! for all destinations, so that the mapping is endpoint-independent (RFC 4787 REQ-1).
 //!
-//! A datagram for a passenger is accepted only from addresses to which the passenger has sent
-//! (address-dependent filtering, RFC 4787 REQ-8), and nothing is sent that no passenger has sent.
+//! A datagram for a passenger is accepted by default only from addresses to which the passenger
+//! has sent (address-dependent filtering, RFC 4787 REQ-8); [`Filtering`] has the other choices.
+//! Nothing is sent that no passenger has sent.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use mio::net::UdpSocket;
 use mio::{Interest, Registry, Token};
+use polyrail_config::Filtering;
 use polyrail_model::{BindingId, Destination, SessionKey, UserId};
 use polyrail_relay::{BindingUse, Relay};
 use polyrail_session::UserDatagram;
@@ -24,6 +26,7 @@ pub(crate) struct Datagrams {
     registry: Registry,
     base: usize,
     access: AccessList,
+    filtering: Filtering,
     bindings: Slab<Outside>,
     by_key: HashMap<(SessionKey, BindingId), usize>,
     of_user: HashMap<(SessionKey, UserId), usize>,
@@ -42,7 +45,8 @@ struct Outside {
     user: UserId,
     v4: Option<UdpSocket>,
     v6: Option<UdpSocket>,
-    contacted: HashSet<IpAddr>,
+    /// To which its passenger has sent, as [`contact`] sees it.
+    contacted: HashSet<SocketAddr>,
     used: BindingUse,
 }
 
@@ -52,13 +56,14 @@ impl Datagrams {
         now: Instant,
         registry: Registry,
         base: usize,
-        access: AccessList,
+        (access, filtering): (AccessList, Filtering),
         (user_max, all_max): (usize, usize),
     ) -> Self {
         Self {
             registry,
             base,
             access,
+            filtering,
             bindings: Slab::new(),
             by_key: HashMap::new(),
             of_user: HashMap::new(),
@@ -71,9 +76,9 @@ impl Datagrams {
         }
     }
 
-    /// Uses another access list.
-    pub(crate) fn set_access(&mut self, access: AccessList) {
-        self.access = access;
+    /// Uses another access list and filtering.
+    pub(crate) fn set_rules(&mut self, access: AccessList, filtering: Filtering) {
+        (self.access, self.filtering) = (access, filtering);
     }
 
     /// A passenger has sent a datagram.
@@ -88,14 +93,15 @@ impl Datagrams {
         };
         let tokens = self.base + 2 * index;
         let Some(binding) = self.bindings.get_mut(index) else { return };
-        if !binding.contacted.contains(&to.ip()) {
+        let contact = contact(self.filtering, to);
+        if !binding.contacted.contains(&contact) {
             if is_own(to) && self.access.check_own(to).is_err() {
                 return;
             }
             if binding.contacted.len() >= CONTACTED_MAX {
                 binding.contacted.clear();
             }
-            binding.contacted.insert(to.ip());
+            binding.contacted.insert(contact);
         }
         binding.used.on_sent(now);
         let (place, any, token) = match to {
@@ -166,7 +172,9 @@ impl Datagrams {
                 // An ICMP error about an earlier datagram; the next one may be sound.
                 Err(_) => continue,
             };
-            if !binding.contacted.contains(&from.ip()) {
+            let is_known = binding.contacted.contains(&contact(self.filtering, from));
+            let is_open = self.filtering == Filtering::None && self.access.check(from).is_ok();
+            if !is_known && !is_open {
                 continue;
             }
             binding.used.on_received();
@@ -244,6 +252,12 @@ impl Datagrams {
     }
 }
 
+/// What a binding remembers of a destination: its address, and its port if that is filtered.
+fn contact(filtering: Filtering, to: SocketAddr) -> SocketAddr {
+    let port = if filtering == Filtering::Endpoint { to.port() } else { 0 };
+    SocketAddr::new(to.ip(), port)
+}
+
 /// Whether the kernel would send from the destination itself: it is this host.
 fn is_own(to: SocketAddr) -> bool {
     let any = match to {
@@ -268,5 +282,5 @@ const SWEEP_EVERY: Duration = Duration::from_secs(1);
 const DATAGRAMS_PER_TURN: usize = 64;
 /// Longer datagrams are truncated by the kernel, and dropped by the session: they are too long.
 const LENGTH_MAX: usize = polyrail_session::wire::DATAGRAM_MAX + 1;
-/// Addresses that a binding remembers.
+/// Contacts that a binding remembers.
 const CONTACTED_MAX: usize = 1_024;

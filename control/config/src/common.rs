@@ -163,6 +163,21 @@ pub struct SchedulerConfig {
 pub struct UdpConfig {
     /// Which real-time datagrams have a copy on a second carrier; default always.
     pub copies: DatagramCopies,
+    /// Cloud only: whose datagrams a passenger receives; default address.
+    pub filtering: Option<Filtering>,
+}
+
+/// Whose datagrams a passenger's endpoint receives (RFC 4787, section 5).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Filtering {
+    /// Those of the addresses to which it has sent (address-dependent).
+    #[default]
+    Address,
+    /// Those of the addresses and ports to which it has sent (address and port-dependent).
+    Endpoint,
+    /// Those of everybody to whom it may send (endpoint-independent).
+    None,
 }
 
 /// Which real-time datagrams have a copy on a second carrier.
@@ -179,6 +194,11 @@ pub enum DatagramCopies {
 }
 
 impl UdpConfig {
+    /// Whose datagrams passengers receive (cloud).
+    pub fn filtering(&self) -> Filtering {
+        self.filtering.unwrap_or_default()
+    }
+
     /// The chain for datagrams.
     #[expect(clippy::expect_used, reason = "a test builds the chain of each value")]
     pub fn chain(&self) -> ChainSpec {

@@ -28,7 +28,7 @@ mod tests;
 pub use carrier::{CarrierConfig, CarrierRole};
 pub use cloud::{Access, CloudConfig, CloudTables, Dial, TunnelConfig};
 pub use common::{
-    Admin, Common, DatagramCopies, LogConfig, LogFormat, LogLevel, Mode, Overrides,
+    Admin, Common, DatagramCopies, Filtering, LogConfig, LogFormat, LogLevel, Mode, Overrides,
     SOCKET_PATH_MAX, SchedulerConfig, SessionConfig, TlsConfig, UdpConfig, chain,
 };
 pub use document::{Config, FILE_MAX, Tables};

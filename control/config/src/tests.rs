@@ -87,8 +87,9 @@ fn gateway_defaults_are_as_documented() {
 
 #[test]
 fn cloud_defaults_are_as_documented() {
-    let CloudTables { access, dial, tunnel, congestion, carrier_congestion, .. } =
-        cloud(CLOUD).unwrap().own;
+    let Config { common, own, .. } = cloud(CLOUD).unwrap();
+    assert_eq!(common.udp.filtering(), Filtering::Address);
+    let CloudTables { access, dial, tunnel, congestion, carrier_congestion, .. } = own;
     assert_eq!((access.deny_ports[0].get(), access.deny_ports.len()), (25, 1));
     assert!(access.allow.is_empty() && access.deny.is_empty());
     let timeout = Duration::from_secs(10);
@@ -154,7 +155,7 @@ fn every_table_of_a_gateway_is_read() {
 
 #[test]
 fn chain_of_each_kind_of_copies_builds() {
-    let rules = |copies| UdpConfig { copies }.chain().names().to_vec();
+    let rules = |copies| UdpConfig { copies, ..UdpConfig::default() }.chain().names().to_vec();
     let chain = ChainSpec::named("datagrams").unwrap();
     assert_eq!(UdpConfig::default().chain(), chain);
     assert_eq!(rules(DatagramCopies::Forecast)[2], "datagram_redundancy(forecast=true)");
@@ -167,12 +168,14 @@ fn every_table_of_a_cloud_is_read() {
                   [admin]\nsocket = \"s\"\n[session]\nmemory = \"4 GiB\"\n\
                   [access]\nallow = [\"10.0.0.0/8\"]\ndeny_ports = []\n\
                   [linkdb]\npath = \"l.redb\"\nshare = false\n\
+                  [udp]\nfiltering = \"endpoint\"\n\
                   [carrier_congestion]\nsatellite = \"cubic\"\nlte-a = \"bbr\"\n";
     let text = format!("congestion = \"reno\"\n{CLOUD}{tables}");
     let Config { common, own, .. } = cloud(&text).unwrap();
     assert_eq!(own.tunnel, TunnelConfig { half_open_max: 7, retry_above: 0, server_id: 65_535 });
     assert_eq!(common.admin.unwrap().socket, PathBuf::from("/etc/polyrail/s"));
     assert_eq!(common.session.memory, Bytes::from_mib(4096));
+    assert_eq!(common.udp.filtering(), Filtering::Endpoint);
     assert!(own.access.deny_ports.is_empty());
     assert_eq!(own.access.allow[0].to_string(), "10.0.0.0/8");
     let linkdb = LinkDbConfig {
@@ -306,6 +309,7 @@ fn mistakes_in_other_tables_have_line_key_and_reason() {
         ("scheduler]", "chain = [\"min_rtt\", \"x\"]", "scheduler.chain", "there are: blest,"),
         ("scheduler]", "chain = [\"redundancy\"]", "scheduler.chain", "no rule of this chain"),
         ("udp]", "copies = \"twice\"", "udp.copies", "unknown variant"),
+        ("udp]", "filtering = \"none\"", "udp.filtering", "unknown field"),
         ("scheduler]", "chain = []", "scheduler.chain", "1 to 16 schedulerlets, not 0"),
         ("log]", "level = \"loud\"", "log.level", "expected one of `error`, `warn`"),
         ("log]", "format = \"xml\"", "log.format", "`json`"),
@@ -461,6 +465,7 @@ fn mistakes_of_a_cloud_are_placed() {
         ("[carrier_congestion]\na = \"B\"", "carrier_congestion.a", 7),
         (&many, "carrier_congestion", 6),
         ("[linkdb]\npath = \"l\"\nforecast = 1", "linkdb.forecast", 8),
+        ("[udp]\nfiltering = \"port\"", "udp.filtering", 7),
     ];
     for (extra, key, line) in rows {
         let found = problem(cloud(&format!("{CLOUD}{extra}\n")));
