@@ -14,10 +14,11 @@ use mio::net::UdpSocket;
 use mio::{Interest, Registry, Token};
 use polyrail_config::Filtering;
 use polyrail_model::{BindingId, Destination, SessionKey, UserId};
-use polyrail_relay::{BindingUse, Relay};
+use polyrail_relay::{BindingUse, Marked, Relay, receive_marked, watch_marks};
 use polyrail_session::UserDatagram;
 use polyrail_session::limits::BINDINGS_MAX;
 use slab::Slab;
+use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::access::AccessList;
 
@@ -37,6 +38,7 @@ pub(crate) struct Datagrams {
     readable: BTreeSet<usize>,
     sweep_at: Instant,
     buffer: Box<[u8]>,
+    control: Vec<u8>,
 }
 
 /// One binding.
@@ -73,6 +75,7 @@ impl Datagrams {
             readable: BTreeSet::new(),
             sweep_at: now + SWEEP_EVERY,
             buffer: vec![0; LENGTH_MAX].into_boxed_slice(),
+            control: nix::cmsg_space!(libc::c_int),
         }
     }
 
@@ -166,7 +169,8 @@ impl Datagrams {
         let Some(socket) = socket else { return };
         let (session, id) = binding.key;
         for _ in 0..DATAGRAMS_PER_TURN {
-            let (length, from) = match socket.recv_from(&mut self.buffer) {
+            let received = receive_marked(socket, &mut self.buffer, &mut self.control, |_| {});
+            let Marked { length, from, expedited } = match received {
                 Ok(received) => received,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 // An ICMP error about an earlier datagram; the next one may be sound.
@@ -179,8 +183,8 @@ impl Datagrams {
             }
             binding.used.on_received();
             let (user, remote) = (Some(binding.user), Destination::Address(from));
-            let payload = self.buffer[..length].to_vec();
-            let datagram = UserDatagram { binding: id, user, remote, payload };
+            let payload = self.buffer[..length.min(LENGTH_MAX)].to_vec();
+            let datagram = UserDatagram { binding: id, user, remote, payload, expedited };
             relay.endpoint().send_datagram(now, session, datagram);
         }
         self.readable.insert(place);
@@ -272,7 +276,15 @@ fn is_own(to: SocketAddr) -> bool {
 }
 
 fn open(registry: &Registry, any: IpAddr, token: usize) -> io::Result<UdpSocket> {
-    let mut socket = UdpSocket::bind(SocketAddr::new(any, 0))?;
+    let address = SocketAddr::new(any, 0);
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+    socket.set_nonblocking(true)?;
+    if any.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    watch_marks(&socket, any.is_ipv4())?;
+    socket.bind(&address.into())?;
+    let mut socket = UdpSocket::from_std(socket.into());
     registry.register(&mut socket, Token(token), Interest::READABLE)?;
     Ok(socket)
 }

@@ -89,7 +89,8 @@ impl Datagrams {
             let user = user_of(endpoint.ip());
             let Some(binding) = bindings.of(now, endpoint, user) else { return };
             let (user, remote) = (Some(user), Destination::Address(canonical(to)));
-            let datagram = UserDatagram { binding, user, remote, payload: payload.to_vec() };
+            let (payload, expedited) = (payload.to_vec(), datagram.expedited);
+            let datagram = UserDatagram { binding, user, remote, payload, expedited };
             relay.endpoint().send_datagram(now, session, datagram);
         });
         if now >= self.sweep_at {

@@ -31,7 +31,7 @@ fn send(gateway: &mut Gateway, binding: u64, user: u64, to: SocketAddr, payload:
     let session = gateway.relay.endpoint_ref().current().unwrap();
     let (binding, user) = (BindingId(binding), Some(UserId(user)));
     let (remote, payload) = (Destination::Address(to), payload.to_vec());
-    let datagram = UserDatagram { binding, user, remote, payload };
+    let datagram = UserDatagram { binding, user, remote, payload, expedited: false };
     gateway.relay.endpoint().send_datagram(Instant::now(), session, datagram);
 }
 

@@ -26,7 +26,7 @@ pub fn answer_queries(gateway: &Namespace, port: u16) {
                 loop {
                     match socket.receive(&mut buffer) {
                         Ok(datagram) => {
-                            let Diverted { length, client, server } = datagram;
+                            let Diverted { length, client, server, .. } = datagram;
                             assert!(socket.serves(client));
                             let told = format!(" asked of {server}");
                             let bytes = [&buffer[..length], told.as_bytes()].concat();
