@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow, ensure};
 use polyrail_interop::addresses::{Family, SERVER};
 use polyrail_interop::carrier::Link;
-use polyrail_interop::datagrams::{Call, ECHO_PORT, burst, connected, echoes, serve_echo};
+use polyrail_interop::datagrams::{
+    Call, ECHO_PORT, announced_mtu, burst, connected, echoes, serve_echo,
+};
 use polyrail_interop::world::Plan;
 
 use crate::{alone, both_modes, in_both_modes};
@@ -22,7 +24,9 @@ fn datagrams_of_every_length_cross_in_both_families() -> Result<()> {
             for length in [0, 1, 200, 1_200, 1_372, 1_452, 2_047, 2_048] {
                 ensure!(echoes(&socket, length, PATIENCE)?, "{length} bytes, {family:?}: lost");
             }
-            ensure!(!echoes(&socket, 2_049, Duration::from_millis(300))?, "too long, {family:?}");
+            let mtu = announced_mtu(&socket, 2_049, PATIENCE)?;
+            let headers = if family == Family::V4 { 28 } else { 48 };
+            ensure!(mtu == 2_048 + headers, "MTU {mtu}, {family:?}");
             ensure!(echoes(&socket, 100, PATIENCE)?, "the next one, {family:?}");
             let came = burst(&socket, 20, 1_000, Duration::from_millis(500))?;
             ensure!(came == 20, "{came} of a burst of 20, {family:?}");
