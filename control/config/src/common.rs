@@ -199,15 +199,17 @@ impl UdpConfig {
         self.filtering.unwrap_or_default()
     }
 
-    /// The chain for datagrams.
+    /// The chain for datagrams: the one named `datagrams`, whose last rule makes the copies.
     #[expect(clippy::expect_used, reason = "a test builds the chain of each value")]
     pub fn chain(&self) -> ChainSpec {
-        let copies: &[&str] = match self.copies {
-            DatagramCopies::Always => &["datagram_redundancy"],
-            DatagramCopies::Forecast => &["datagram_redundancy(forecast=true)"],
-            DatagramCopies::Off => &[],
+        let usual = ChainSpec::named("datagrams").expect("it exists");
+        let (_, others) = usual.names().split_last().expect("it has rules");
+        let copies = match self.copies {
+            DatagramCopies::Always => return usual,
+            DatagramCopies::Forecast => Some("datagram_redundancy(forecast=true)".to_owned()),
+            DatagramCopies::Off => None,
         };
-        let rules = [&["handover_rejection(hazard=true)", "flow_pinning"], copies].concat();
+        let rules: Vec<String> = others.iter().cloned().chain(copies).collect();
         ChainSpec::of(&rules).expect("its rules exist")
     }
 }
