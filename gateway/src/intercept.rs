@@ -57,10 +57,10 @@ pub enum InterceptError {
     #[error("interface {0:?} has a character that cannot stand in a firewall rule")]
     Interface(String),
     /// `direct:` needs a default route.
-    #[error("`direct:` of [intercept]: no default route leads through {0}; bring the carrier up first")]
+    #[error("`direct:`: no default route leads through {0}; bring the carrier up first")]
     DirectRoute(String),
     /// `direct:` needs forwarding.
-    #[error("`direct:` of [intercept]: forwarding is off; set the kernel parameter {0} to 1")]
+    #[error("`direct:`: forwarding is off; set the kernel parameter {0} to 1")]
     Forwarding(&'static str),
     /// A program could not be started.
     #[error("cannot run {program}: {source} (packages nftables and iproute2 are needed)")]
