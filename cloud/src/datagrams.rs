@@ -1,8 +1,9 @@
 //! Passengers' datagrams beyond the cloud: one socket for each binding and address family, used
 //! for all destinations, so that the mapping is endpoint-independent (RFC 4787 REQ-1).
 //!
-//! A datagram for a passenger is accepted only from addresses to which the passenger has sent
-//! (address-dependent filtering, RFC 4787 REQ-8), and nothing is sent that no passenger has sent.
+//! A datagram for a passenger is accepted by default only from addresses to which the passenger
+//! has sent (address-dependent filtering, RFC 4787 REQ-8); [`Filtering`] has the other choices.
+//! Nothing is sent that no passenger has sent.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
@@ -11,11 +12,13 @@ use std::time::{Duration, Instant};
 
 use mio::net::UdpSocket;
 use mio::{Interest, Registry, Token};
+use polyrail_config::Filtering;
 use polyrail_model::{BindingId, Destination, SessionKey, UserId};
-use polyrail_relay::{BindingUse, Relay};
+use polyrail_relay::{BindingUse, Marked, Relay, receive_marked, watch_marks};
 use polyrail_session::UserDatagram;
 use polyrail_session::limits::BINDINGS_MAX;
 use slab::Slab;
+use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::access::AccessList;
 
@@ -24,6 +27,7 @@ pub(crate) struct Datagrams {
     registry: Registry,
     base: usize,
     access: AccessList,
+    filtering: Filtering,
     bindings: Slab<Outside>,
     by_key: HashMap<(SessionKey, BindingId), usize>,
     of_user: HashMap<(SessionKey, UserId), usize>,
@@ -34,6 +38,7 @@ pub(crate) struct Datagrams {
     readable: BTreeSet<usize>,
     sweep_at: Instant,
     buffer: Box<[u8]>,
+    control: Vec<u8>,
 }
 
 /// One binding.
@@ -42,7 +47,8 @@ struct Outside {
     user: UserId,
     v4: Option<UdpSocket>,
     v6: Option<UdpSocket>,
-    contacted: HashSet<IpAddr>,
+    /// To which its passenger has sent, as [`contact`] sees it.
+    contacted: HashSet<SocketAddr>,
     used: BindingUse,
 }
 
@@ -52,13 +58,14 @@ impl Datagrams {
         now: Instant,
         registry: Registry,
         base: usize,
-        access: AccessList,
+        (access, filtering): (AccessList, Filtering),
         (user_max, all_max): (usize, usize),
     ) -> Self {
         Self {
             registry,
             base,
             access,
+            filtering,
             bindings: Slab::new(),
             by_key: HashMap::new(),
             of_user: HashMap::new(),
@@ -68,12 +75,13 @@ impl Datagrams {
             readable: BTreeSet::new(),
             sweep_at: now + SWEEP_EVERY,
             buffer: vec![0; LENGTH_MAX].into_boxed_slice(),
+            control: nix::cmsg_space!(libc::c_int),
         }
     }
 
-    /// Uses another access list.
-    pub(crate) fn set_access(&mut self, access: AccessList) {
-        self.access = access;
+    /// Uses another access list and filtering.
+    pub(crate) fn set_rules(&mut self, access: AccessList, filtering: Filtering) {
+        (self.access, self.filtering) = (access, filtering);
     }
 
     /// A passenger has sent a datagram.
@@ -88,14 +96,15 @@ impl Datagrams {
         };
         let tokens = self.base + 2 * index;
         let Some(binding) = self.bindings.get_mut(index) else { return };
-        if !binding.contacted.contains(&to.ip()) {
+        let contact = contact(self.filtering, to);
+        if !binding.contacted.contains(&contact) {
             if is_own(to) && self.access.check_own(to).is_err() {
                 return;
             }
             if binding.contacted.len() >= CONTACTED_MAX {
                 binding.contacted.clear();
             }
-            binding.contacted.insert(to.ip());
+            binding.contacted.insert(contact);
         }
         binding.used.on_sent(now);
         let (place, any, token) = match to {
@@ -160,19 +169,22 @@ impl Datagrams {
         let Some(socket) = socket else { return };
         let (session, id) = binding.key;
         for _ in 0..DATAGRAMS_PER_TURN {
-            let (length, from) = match socket.recv_from(&mut self.buffer) {
+            let received = receive_marked(socket, &mut self.buffer, &mut self.control, |_| {});
+            let Marked { length, from, expedited } = match received {
                 Ok(received) => received,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 // An ICMP error about an earlier datagram; the next one may be sound.
                 Err(_) => continue,
             };
-            if !binding.contacted.contains(&from.ip()) {
+            let is_known = binding.contacted.contains(&contact(self.filtering, from));
+            let is_open = self.filtering == Filtering::None && self.access.check(from).is_ok();
+            if !is_known && !is_open {
                 continue;
             }
             binding.used.on_received();
             let (user, remote) = (Some(binding.user), Destination::Address(from));
-            let payload = self.buffer[..length].to_vec();
-            let datagram = UserDatagram { binding: id, user, remote, payload };
+            let payload = self.buffer[..length.min(LENGTH_MAX)].to_vec();
+            let datagram = UserDatagram { binding: id, user, remote, payload, expedited };
             relay.endpoint().send_datagram(now, session, datagram);
         }
         self.readable.insert(place);
@@ -244,6 +256,12 @@ impl Datagrams {
     }
 }
 
+/// What a binding remembers of a destination: its address, and its port if that is filtered.
+fn contact(filtering: Filtering, to: SocketAddr) -> SocketAddr {
+    let port = if filtering == Filtering::Endpoint { to.port() } else { 0 };
+    SocketAddr::new(to.ip(), port)
+}
+
 /// Whether the kernel would send from the destination itself: it is this host.
 fn is_own(to: SocketAddr) -> bool {
     let any = match to {
@@ -258,7 +276,15 @@ fn is_own(to: SocketAddr) -> bool {
 }
 
 fn open(registry: &Registry, any: IpAddr, token: usize) -> io::Result<UdpSocket> {
-    let mut socket = UdpSocket::bind(SocketAddr::new(any, 0))?;
+    let address = SocketAddr::new(any, 0);
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+    socket.set_nonblocking(true)?;
+    if any.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    watch_marks(&socket, any.is_ipv4())?;
+    socket.bind(&address.into())?;
+    let mut socket = UdpSocket::from_std(socket.into());
     registry.register(&mut socket, Token(token), Interest::READABLE)?;
     Ok(socket)
 }
@@ -268,5 +294,5 @@ const SWEEP_EVERY: Duration = Duration::from_secs(1);
 const DATAGRAMS_PER_TURN: usize = 64;
 /// Longer datagrams are truncated by the kernel, and dropped by the session: they are too long.
 const LENGTH_MAX: usize = polyrail_session::wire::DATAGRAM_MAX + 1;
-/// Addresses that a binding remembers.
+/// Contacts that a binding remembers.
 const CONTACTED_MAX: usize = 1_024;

@@ -100,9 +100,9 @@ impl Operate for Cloud {
                         .to_owned(),
                 );
             }
-            self.datagrams.set_access(access_list(&config));
             self.dialer.set_rules(dial_settings(&config, families), access_list(&config));
         }
+        self.datagrams.set_rules(access_list(&config), config.common.udp.filtering());
         self.daemon.reload_session(now, relay, &config.common);
         let settings = config.common.linkdb.as_ref();
         let settings = settings.filter(|_| old.common.linkdb != config.common.linkdb);

@@ -163,7 +163,8 @@ impl Cloud {
         let access = access_list(config);
         let bounds = (daemon.settings.user_flows_max, descriptors.for_datagrams());
         let registered = registry.try_clone()?;
-        let datagrams = Datagrams::new(now, registered, DATAGRAMS, access.clone(), bounds);
+        let rules = (access.clone(), daemon.config.common.udp.filtering());
+        let datagrams = Datagrams::new(now, registered, DATAGRAMS, rules, bounds);
         let dialer = Dialer::new(dialing, access, resolver, registry.try_clone()?, DIALS);
         Ok(Self {
             daemon,

@@ -15,8 +15,10 @@ use polyrail_model::{BindingId, Destination, SessionKey, UserId};
 use polyrail_relay::{BindingUse, Relay};
 use polyrail_session::UserDatagram;
 use polyrail_session::limits::BINDINGS_MAX;
+use polyrail_session::wire::DATAGRAM_MAX;
 use socket2::{SockAddr, Socket};
 
+use crate::too_big::TooBig;
 use crate::transparent::{TransparentUdp, UdpSockets, answering_socket};
 
 /// The datagrams of all passengers.
@@ -26,6 +28,7 @@ pub(crate) struct Datagrams {
     session: Option<SessionKey>,
     bindings: Bindings,
     replies: Replies,
+    too_big: TooBig,
     sweep_at: Instant,
     buffer: Box<[u8]>,
 }
@@ -60,6 +63,7 @@ impl Datagrams {
             session: None,
             bindings: Bindings::new(user_max),
             replies: Replies::default(),
+            too_big: TooBig::new(now),
             sweep_at: now + SWEEP_EVERY,
             buffer: vec![0; LENGTH_MAX].into_boxed_slice(),
         })
@@ -82,14 +86,18 @@ impl Datagrams {
             self.bindings.clear();
             self.session = session;
         }
-        let Self { sockets, bindings, buffer, .. } = self;
+        let Self { sockets, bindings, too_big, buffer, .. } = self;
         sockets.receive(now, buffer, DATAGRAMS_PER_TURN, |datagram, payload| {
             let (endpoint, to) = (datagram.client, datagram.server);
             let Some(session) = session else { return };
             let user = user_of(endpoint.ip());
             let Some(binding) = bindings.of(now, endpoint, user) else { return };
+            if datagram.length > DATAGRAM_MAX {
+                too_big.answer(now, endpoint, to, datagram.length);
+            }
             let (user, remote) = (Some(user), Destination::Address(canonical(to)));
-            let datagram = UserDatagram { binding, user, remote, payload: payload.to_vec() };
+            let (payload, expedited) = (payload.to_vec(), datagram.expedited);
+            let datagram = UserDatagram { binding, user, remote, payload, expedited };
             relay.endpoint().send_datagram(now, session, datagram);
         });
         if now >= self.sweep_at {
@@ -221,7 +229,7 @@ const SWEEP_EVERY: Duration = Duration::from_secs(1);
 /// Datagrams received from one socket in a turn.
 const DATAGRAMS_PER_TURN: usize = 64;
 /// Longer datagrams are truncated by the kernel, and dropped by the session: they are too long.
-const LENGTH_MAX: usize = polyrail_session::wire::DATAGRAM_MAX + 1;
+const LENGTH_MAX: usize = DATAGRAM_MAX + 1;
 /// Descriptors for answers.
 const REPLIES_MAX: usize = 256;
 const REPLY_IDLE: Duration = Duration::from_secs(30);

@@ -26,7 +26,6 @@ use polyrail_session::wire::Offer;
 use bindings::Bindings;
 use plan::Hops;
 pub use plan::Plan;
-use plan::Udp;
 pub use ruleset::{Script, removal};
 
 use owned::OwnedTable;
@@ -58,10 +57,10 @@ pub enum InterceptError {
     #[error("interface {0:?} has a character that cannot stand in a firewall rule")]
     Interface(String),
     /// `direct:` needs a default route.
-    #[error("intercept.other: no default route leads through {0}; bring the carrier up first")]
+    #[error("`direct:`: no default route leads through {0}; bring the carrier up first")]
     DirectRoute(String),
     /// `direct:` needs forwarding.
-    #[error("intercept.other: forwarding is off; set the kernel parameter {0} to 1")]
+    #[error("`direct:`: forwarding is off; set the kernel parameter {0} to 1")]
     Forwarding(&'static str),
     /// A program could not be started.
     #[error("cannot run {program}: {source} (packages nftables and iproute2 are needed)")]
@@ -154,7 +153,7 @@ impl Interception {
             self.families = wanted;
         }
         let datagrams = if offer.datagrams { wanted } else { Families::default() };
-        if self.plan.udp == Udp::Carry && datagrams != self.datagrams {
+        if self.plan.carries_udp && datagrams != self.datagrams {
             self.set_members("datagrams", datagrams)?;
             self.datagrams = datagrams;
         }

@@ -17,5 +17,6 @@ mod side;
 pub mod socks5;
 mod socks_clients;
 mod telemetry;
+mod too_big;
 pub mod transparent;
 pub mod users;

@@ -8,7 +8,7 @@ use std::time::Instant;
 use polyrail_admin::{
     AdminError, AdminEvent, ErrorCode, LinkChange, PathChange, PathState, RestartWish, UserState,
 };
-use polyrail_config::{CarrierConfig, GatewayConfig, GatewayTables, OtherTraffic};
+use polyrail_config::{CarrierConfig, GatewayConfig, GatewayTables};
 use polyrail_daemon::{Daemon, Operate, start, survey};
 use polyrail_identity::TlsIdentity;
 use polyrail_relay::Relay;
@@ -123,8 +123,8 @@ fn congestion_warnings(old: &GatewayConfig, new: &GatewayConfig) -> Vec<String> 
 
 /// Refuses another interface of the direct carrier, because the interception rules name it.
 fn check_direct(old: &GatewayConfig, new: &GatewayConfig) -> Result<(), AdminError> {
-    let other = new.intercept.as_ref().map(|intercept| &intercept.other);
-    let Some(OtherTraffic::Direct(direct)) = other else { return Ok(()) };
+    let direct = new.intercept.as_ref().and_then(|intercept| intercept.direct());
+    let Some((by, direct)) = direct else { return Ok(()) };
     let interface = |config: &GatewayConfig| {
         let carrier = config.carriers.iter().find(|carrier| carrier.name == *direct);
         carrier.and_then(|carrier| carrier.interface.clone())
@@ -134,8 +134,8 @@ fn check_direct(old: &GatewayConfig, new: &GatewayConfig) -> Result<(), AdminErr
     }
     let key = format!("carrier.{direct}.interface");
     let message = format!(
-        "nothing was changed: {key} needs a restart of the daemon, because intercept.other sends \
-         traffic through this carrier"
+        "nothing was changed: {key} needs a restart of the daemon, because {by} sends traffic \
+         through this carrier"
     );
     let mut refusal = AdminError::new(ErrorCode::RestartNeeded, message).about_key(key.clone());
     refusal.0.keys = vec![key];

@@ -13,7 +13,7 @@ use mio::event::Event as Readiness;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Poll, Registry, Token};
 use polyrail_admin::{AdminEvent, AdminOptions, StartOptions};
-use polyrail_config::{GatewayConfig, GatewayTables, Intercept, SocksReply, UdpTraffic};
+use polyrail_config::{GatewayConfig, GatewayTables, SocksReply};
 use polyrail_daemon::start::{
     linkdb_probe, linkdb_settings, prepare_process, random, relay_settings, session_settings,
     signals, start_linkdb,
@@ -548,8 +548,8 @@ fn passengers_datagrams(
     registry: &Registry,
     user_max: usize,
 ) -> anyhow::Result<Option<Datagrams>> {
-    let carries = |intercept: &&Intercept| intercept.udp == UdpTraffic::Carry;
-    let Some(intercept) = config.intercept.as_ref().filter(carries) else { return Ok(None) };
+    let intercept = config.intercept.as_ref().filter(|intercept| intercept.carries_udp());
+    let Some(intercept) = intercept else { return Ok(None) };
     let port = intercept.port.get();
     let sockets = TransparentUdp::bind_loopback(port, intercept.ipv4, intercept.ipv6)
         .with_context(|| format!("cannot listen for datagrams on port {port} (intercept.port)"))?;

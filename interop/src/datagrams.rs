@@ -2,9 +2,12 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use nix::sys::socket::sockopt::{Ipv4RecvErr, Ipv6RecvErr};
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt};
 use polyrail_emulator::namespace::Namespace;
 
 use crate::addresses::{Family, SERVER};
@@ -68,6 +71,32 @@ pub fn echoes(socket: &UdpSocket, length: usize, patience: Duration) -> Result<b
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
         Err(error) => Err(error).context("an echo"),
     }
+}
+
+/// Sends one datagram of this length, and returns the MTU that the network announces because of it
+/// (`IP_RECVERR`, ip(7)).
+///
+/// # Errors
+/// The network sends no error, or another one than EMSGSIZE.
+pub fn announced_mtu(socket: &UdpSocket, length: usize, patience: Duration) -> Result<u32> {
+    match socket.peer_addr()? {
+        SocketAddr::V4(_) => setsockopt(socket, Ipv4RecvErr, &true)?,
+        SocketAddr::V6(_) => setsockopt(socket, Ipv6RecvErr, &true)?,
+    }
+    socket.set_read_timeout(Some(patience))?;
+    socket.send(&vec![0; length])?;
+    let error = socket.recv(&mut [0; 16]).err().context("an answer instead of an error")?;
+    ensure!(error.raw_os_error() == Some(libc::EMSGSIZE), "{error}");
+    let mut control = nix::cmsg_space!(libc::sock_extended_err, libc::sockaddr_in6);
+    let flags = MsgFlags::MSG_ERRQUEUE | MsgFlags::MSG_DONTWAIT;
+    let message = recvmsg::<()>(socket.as_raw_fd(), &mut [], Some(&mut control), flags)?;
+    let mtu = message.cmsgs()?.find_map(|control| match control {
+        ControlMessageOwned::Ipv4RecvErr(error, _) | ControlMessageOwned::Ipv6RecvErr(error, _) => {
+            Some(error.ee_info)
+        }
+        _ => None,
+    });
+    mtu.context("the error has no MTU")
 }
 
 /// Sends so many datagrams of this length at once, and returns how many echoes come.

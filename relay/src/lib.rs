@@ -33,6 +33,7 @@ mod leg;
 mod leg_buffers;
 mod limits;
 mod log_limit;
+mod marked;
 mod pending_reset;
 mod relay;
 mod shutdown;
@@ -49,6 +50,7 @@ pub use foresight::{Foresight, notify};
 pub use leg::{KEEPALIVE, LEG_BYTES, USER_TIMEOUT};
 pub use limits::{RESERVED_DESCRIPTORS, flows_within, raise_descriptor_limit};
 pub use log_limit::LogLimiter;
+pub use marked::{Marked, receive_marked, watch_marks};
 pub use pending_reset::{PENDING_RESETS_MAX, RESET_DELAY_MAX, reset_socket};
 /// LinkDB's worker.
 pub use polyrail_predictor::worker as linkdb;

@@ -24,6 +24,8 @@ pub struct UserDatagram {
     pub remote: Destination,
     /// Its contents, at most [`DATAGRAM_MAX`](crate::wire::DATAGRAM_MAX) bytes.
     pub payload: Vec<u8>,
+    /// Its sender marked it as EF (RFC 3246). The peer does not learn it.
+    pub expedited: bool,
 }
 
 /// One binding of a session.
@@ -35,6 +37,8 @@ pub(crate) struct Binding {
     queued_bytes: usize,
     codel: Codel,
     rate: Rate,
+    /// The newest datagram is marked as EF.
+    expedited: bool,
     /// The number of datagrams sent.
     sent: u64,
     /// The sequence number of the next one. It begins with this side's clock, so that a binding
@@ -53,6 +57,7 @@ pub(crate) struct Queued {
     pub at: Instant,
     pub remote: Destination,
     pub payload: Vec<u8>,
+    pub expedited: bool,
 }
 
 /// The rate over the present and the last period.
@@ -61,7 +66,9 @@ struct Rate {
     since: Instant,
     packets: u32,
     bytes: usize,
-    /// The last period was like a call's.
+    /// The present and the last period have few bytes, as a call.
+    few: bool,
+    /// The last period has as many packets as a call.
     steady: bool,
 }
 
@@ -73,7 +80,8 @@ impl Binding {
             queue: VecDeque::new(),
             queued_bytes: 0,
             codel: Codel::default(),
-            rate: Rate { since: now, packets: 0, bytes: 0, steady: false },
+            rate: Rate { since: now, packets: 0, bytes: 0, few: true, steady: false },
+            expedited: false,
             sent: 0,
             received: Window::default(),
             reorder: Reorder::default(),
@@ -86,6 +94,7 @@ impl Binding {
     pub fn push(&mut self, now: Instant, datagram: Queued) -> u64 {
         self.used_at = now;
         self.rate.add(now, datagram.cost());
+        self.expedited = datagram.expedited;
         self.queued_bytes += datagram.cost();
         self.queue.push_back(datagram);
         let mut dropped = 0;
@@ -146,9 +155,9 @@ impl Binding {
         self.sent < FIRST || self.is_call()
     }
 
-    /// It sends like a call: few bytes, steadily.
+    /// It sends like a call: few bytes, steadily or marked as EF.
     pub fn is_call(&self) -> bool {
-        self.rate.steady
+        self.rate.few && (self.rate.steady || self.expedited)
     }
 }
 
@@ -163,14 +172,14 @@ impl Rate {
     fn add(&mut self, now: Instant, bytes: usize) {
         let age = now.saturating_duration_since(self.since);
         if age >= PERIOD {
-            let few = self.bytes <= STEADY_BYTES_MAX;
-            self.steady = age < 2 * PERIOD && few && self.packets >= STEADY_PACKETS_MIN;
+            self.few = self.bytes <= STEADY_BYTES_MAX;
+            self.steady = age < 2 * PERIOD && self.packets >= STEADY_PACKETS_MIN;
             (self.since, self.packets, self.bytes) = (now, 0, 0);
         }
         self.packets += 1;
         self.bytes += bytes;
         // A burst ends it at once.
-        self.steady &= self.bytes <= STEADY_BYTES_MAX;
+        self.few &= self.bytes <= STEADY_BYTES_MAX;
     }
 }
 
@@ -201,29 +210,34 @@ mod tests {
 
     fn queued(at: Instant, bytes: usize) -> Queued {
         let remote = Destination::Address(([192, 0, 2, 1], 443).into());
-        Queued { at, remote, payload: vec![0; bytes] }
+        Queued { at, remote, payload: vec![0; bytes], expedited: false }
     }
 
     #[test]
     fn call_is_real_time_and_a_download_is_only_at_its_beginning() {
-        // Bytes, packets a second, whether it is real-time after two seconds.
-        for (bytes, each_s, wanted) in [
-            (160, 50, true),
-            (1_200, 30, true),
-            (1_200, 400, false),
-            (100, 2, false),
-            (0, 2_000, false),
+        // Bytes, packets a second, whether they are marked as EF, and whether the binding is
+        // real-time after two seconds.
+        for (bytes, each_s, expedited, wanted) in [
+            (160, 50, false, true),
+            (1_200, 30, false, true),
+            (1_200, 400, false, false),
+            (1_200, 400, true, false),
+            (100, 2, false, false),
+            (100, 5, true, true),
+            (0, 2_000, false, false),
+            (0, 2_000, true, false),
         ] {
             let begin = base();
             let mut binding = Binding::new(begin, UserId(1), 0);
             assert!(binding.is_realtime(), "its first ones");
             for number in 0..2 * each_s {
                 let now = begin + Duration::from_secs(1) * number / each_s;
-                binding.push(now, queued(now, bytes));
+                binding.push(now, Queued { expedited, ..queued(now, bytes) });
                 binding.pop(now);
                 binding.on_sent();
             }
-            assert_eq!(binding.is_realtime(), wanted, "{bytes} bytes, {each_s} a second");
+            let row = format!("{bytes} bytes, {each_s} a second, EF {expedited}");
+            assert_eq!(binding.is_realtime(), wanted, "{row}");
         }
     }
 

@@ -31,7 +31,7 @@ fn send(gateway: &mut Gateway, binding: u64, user: u64, to: SocketAddr, payload:
     let session = gateway.relay.endpoint_ref().current().unwrap();
     let (binding, user) = (BindingId(binding), Some(UserId(user)));
     let (remote, payload) = (Destination::Address(to), payload.to_vec());
-    let datagram = UserDatagram { binding, user, remote, payload };
+    let datagram = UserDatagram { binding, user, remote, payload, expedited: false };
     gateway.relay.endpoint().send_datagram(Instant::now(), session, datagram);
 }
 
@@ -122,4 +122,43 @@ fn gateway_with_the_most_endpoints_makes_room_for_another_one() {
     }
     send(&mut few, 13, 1, at, b"f");
     assert!(arrives(&mut few, &server, SHORT).is_none(), "no more than the first one has");
+}
+
+/// Rows: the filtering, and whether the passenger receives from the address and port to which it
+/// has sent, from another port of that address, from another address, and from one that the access
+/// list forbids.
+#[test]
+fn filtering_decides_whose_datagrams_a_passenger_receives() {
+    for (filtering, wanted) in [
+        ("address", [true, true, false, false]),
+        ("endpoint", [true, false, false, false]),
+        ("none", [true, true, true, false]),
+    ] {
+        let tables = format!(
+            "[access]\nallow = [\"127.0.0.1/32\", \"127.0.0.2/32\"]\n\
+             [udp]\nfiltering = \"{filtering}\"\n"
+        );
+        let (_folder, _cloud, [mut gateway, _]) = joined(1_024, &tables);
+        let (contacted, at) = server("127.0.0.1");
+        let (forbidden, _) = server("127.0.0.3");
+        send(&mut gateway, 7, 1, at, b"1");
+        let (mapped, _) = arrives(&mut gateway, &contacted, SOON).unwrap();
+        let others = [server("127.0.0.1").0, server("127.0.0.2").0, forbidden];
+        // The last one ends the row: it is received in any case.
+        for (number, from) in (0..).zip(others.iter().chain([&contacted])) {
+            from.send_to(&[number], mapped).unwrap();
+        }
+        let (mut came, until) = ([false; 4], Instant::now() + SOON);
+        while !came[3] {
+            assert!(Instant::now() < until, "{filtering}: {came:?}");
+            for event in gateway.turn() {
+                if let RelayEvent::Session(Event::Datagram { datagram, .. }) = event {
+                    came[usize::from(datagram.payload[0])] = true;
+                }
+            }
+        }
+        came.rotate_right(1);
+        assert_eq!(came, wanted, "{filtering}");
+        assert_eq!(arrives(&mut gateway, &others[1], SHORT), None, "nobody sent to it");
+    }
 }

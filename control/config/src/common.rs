@@ -163,6 +163,21 @@ pub struct SchedulerConfig {
 pub struct UdpConfig {
     /// Which real-time datagrams have a copy on a second carrier; default always.
     pub copies: DatagramCopies,
+    /// Cloud only: whose datagrams a passenger receives; default address.
+    pub filtering: Option<Filtering>,
+}
+
+/// Whose datagrams a passenger's endpoint receives (RFC 4787, section 5).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Filtering {
+    /// Those of the addresses to which it has sent (address-dependent).
+    #[default]
+    Address,
+    /// Those of the addresses and ports to which it has sent (address and port-dependent).
+    Endpoint,
+    /// Those of everybody to whom it may send (endpoint-independent).
+    None,
 }
 
 /// Which real-time datagrams have a copy on a second carrier.
@@ -179,15 +194,22 @@ pub enum DatagramCopies {
 }
 
 impl UdpConfig {
-    /// The chain for datagrams.
+    /// Whose datagrams passengers receive (cloud).
+    pub fn filtering(&self) -> Filtering {
+        self.filtering.unwrap_or_default()
+    }
+
+    /// The chain for datagrams: the one named `datagrams`, whose last rule makes the copies.
     #[expect(clippy::expect_used, reason = "a test builds the chain of each value")]
     pub fn chain(&self) -> ChainSpec {
-        let copies: &[&str] = match self.copies {
-            DatagramCopies::Always => &["datagram_redundancy"],
-            DatagramCopies::Forecast => &["datagram_redundancy(forecast=true)"],
-            DatagramCopies::Off => &[],
+        let usual = ChainSpec::named("datagrams").expect("it exists");
+        let (_, others) = usual.names().split_last().expect("it has rules");
+        let copies = match self.copies {
+            DatagramCopies::Always => return usual,
+            DatagramCopies::Forecast => Some("datagram_redundancy(forecast=true)".to_owned()),
+            DatagramCopies::Off => None,
         };
-        let rules = [&["handover_rejection(hazard=true)", "flow_pinning"], copies].concat();
+        let rules: Vec<String> = others.iter().cloned().chain(copies).collect();
         ChainSpec::of(&rules).expect("its rules exist")
     }
 }

@@ -194,6 +194,9 @@ impl Tables for GatewayTables {
         if common.linkdb.as_ref().is_some_and(|linkdb| linkdb.share.is_some()) {
             return Err(Broken::new("linkdb.share", "unknown field: only a cloud has it"));
         }
+        if common.udp.filtering.is_some() {
+            return Err(Broken::new("udp.filtering", "unknown field: only a cloud has it"));
+        }
         Ok(())
     }
 }

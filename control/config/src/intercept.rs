@@ -1,6 +1,9 @@
 //! `[intercept]`: transparent interception of users' connections.
 
+use std::collections::BTreeMap;
+use std::fmt::{self, Display};
 use std::num::{NonZeroU16, NonZeroU32};
+use std::str::FromStr;
 
 use ipnet::IpNet;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -8,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::carrier::CarrierConfig;
 use crate::error::Broken;
 use crate::names::{CarrierName, InterfaceName};
-use crate::values::{Prefix, list, text, yes};
+use crate::values::{Prefix, displayed, list, parsed, yes};
 
 /// `[intercept]`: users' connections are intercepted transparently.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,6 +44,9 @@ pub struct Intercept {
     /// Users' UDP except DNS; default carry.
     #[serde(default)]
     pub udp: UdpTraffic,
+    /// Exceptions from `udp` by destination port; at most 64, without overlap.
+    #[serde(default)]
+    pub udp_ports: BTreeMap<Ports, UdpTraffic>,
     /// Traffic that is neither TCP nor UDP; default reject.
     #[serde(default)]
     pub other: OtherTraffic,
@@ -78,10 +84,15 @@ pub enum UdpTraffic {
     /// It is carried to the cloud.
     #[default]
     Carry,
-    /// It is rejected.
-    Reject,
-    /// It leaves through this carrier, which has an interface and is usable.
-    Direct(CarrierName),
+    /// The session does not carry it.
+    Other(OtherTraffic),
+}
+
+/// Destination ports: one, or an ascending range, as `443` and `27000-27100`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ports {
+    first: NonZeroU16,
+    last: NonZeroU16,
 }
 
 /// Traffic that the session does not carry.
@@ -110,20 +121,12 @@ impl Intercept {
                 return Err(Broken::new(key(), reason));
             }
         }
-        let udp = match &self.udp {
-            UdpTraffic::Direct(name) => Some(("intercept.udp", name)),
-            UdpTraffic::Carry | UdpTraffic::Reject => None,
-        };
-        let other = match &self.other {
-            OtherTraffic::Direct(name) => Some(("intercept.other", name)),
-            OtherTraffic::Reject => None,
-        };
-        if let (Some((key, one)), Some((_, two))) = (udp, other)
-            && one != two
-        {
-            return Err(Broken::new(key, "intercept.other names another carrier"));
+        self.port_rules()?;
+        let mut direct = self.directs();
+        let Some((key, name)) = direct.next() else { return Ok(()) };
+        if let Some((other, _)) = direct.find(|(_, other)| *other != name) {
+            return Err(Broken::new(key, format!("{other} names another carrier")));
         }
-        let Some((key, name)) = udp.or(other) else { return Ok(()) };
         let reason = match carriers.iter().find(|carrier| carrier.name == *name) {
             None => format!("no carrier is named \"{name}\""),
             Some(carrier) if !carrier.usable() => {
@@ -136,53 +139,148 @@ impl Intercept {
         };
         Err(Broken::new(key, reason))
     }
-}
 
-impl<'de> Deserialize<'de> for UdpTraffic {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        text(deserializer, |found| match (found, found.strip_prefix("direct:")) {
-            ("carry", _) => Ok(Self::Carry),
-            ("reject", _) => Ok(Self::Reject),
-            (_, Some(carrier)) => {
-                carrier.parse().map(Self::Direct).map_err(|error| format!("{error}"))
-            }
-            _ => {
-                Err(format!("{found:?} is none of \"carry\", \"reject\" and \"direct:<carrier>\""))
-            }
+    fn port_rules(&self) -> Result<(), Broken> {
+        let count = self.udp_ports.len();
+        if count > PORTS_MAX {
+            let reason = format!("{count} entries; 0 to {PORTS_MAX} are allowed");
+            return Err(Broken::new("intercept.udp_ports", reason));
+        }
+        // They are in order.
+        let mut pairs = self.udp_ports.keys().zip(self.udp_ports.keys().skip(1));
+        if let Some((one, two)) = pairs.find(|(one, two)| two.first <= one.last) {
+            let reason = format!("the ports \"{one}\" and \"{two}\" overlap");
+            return Err(Broken::new(format!("intercept.udp_ports.{two}"), reason));
+        }
+        Ok(())
+    }
+
+    /// The treatments of UDP, each with its key.
+    fn udp_treatments(&self) -> impl Iterator<Item = (String, &UdpTraffic)> {
+        let key = |ports| format!("intercept.udp_ports.{ports}");
+        let by_port = self.udp_ports.iter().map(move |(ports, udp)| (key(ports), udp));
+        std::iter::once(("intercept.udp".to_owned(), &self.udp)).chain(by_port)
+    }
+
+    /// The keys that say `direct:`, each with its carrier.
+    fn directs(&self) -> impl Iterator<Item = (String, &CarrierName)> {
+        let udp = self.udp_treatments().filter_map(|(key, udp)| match udp {
+            UdpTraffic::Carry => None,
+            UdpTraffic::Other(other) => Some((key, other)),
+        });
+        let all = udp.chain([("intercept.other".to_owned(), &self.other)]);
+        all.filter_map(|(key, other)| match other {
+            OtherTraffic::Reject => None,
+            OtherTraffic::Direct(carrier) => Some((key, carrier)),
         })
+    }
+
+    /// The carrier that `direct:` names, with the first key that does.
+    pub fn direct(&self) -> Option<(String, &CarrierName)> {
+        self.directs().next()
+    }
+
+    /// Whether UDP of any port is carried to the cloud, except DNS.
+    pub fn carries_udp(&self) -> bool {
+        self.udp_treatments().any(|(_, udp)| *udp == UdpTraffic::Carry)
     }
 }
 
-impl Serialize for UdpTraffic {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+impl OtherTraffic {
+    /// `None` if the text is neither of its forms.
+    fn read(text: &str) -> Option<Result<Self, String>> {
+        if text == "reject" {
+            return Some(Ok(Self::Reject));
+        }
+        let carrier = text.strip_prefix("direct:")?.parse();
+        Some(carrier.map(Self::Direct).map_err(|error| format!("{error}")))
+    }
+}
+
+impl FromStr for OtherTraffic {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let not = || format!("{text:?} is neither \"reject\" nor \"direct:<carrier>\"");
+        Self::read(text).ok_or_else(not)?
+    }
+}
+
+impl FromStr for UdpTraffic {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "carry" {
+            return Ok(Self::Carry);
+        }
+        let forms = "\"carry\", \"reject\" and \"direct:<carrier>\"";
+        let not = || format!("{text:?} is none of {forms}");
+        OtherTraffic::read(text).ok_or_else(not)?.map(Self::Other)
+    }
+}
+
+impl FromStr for Ports {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let not = || {
+            let range = "an ascending range such as \"27000-27100\"";
+            format!("{text:?} is neither a port from 1 to 65535 nor {range}")
+        };
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let (Ok(first), Ok(last)) = (first.parse(), last.parse()) else { return Err(not()) };
+        let ports = Self { first, last };
+        // Each range has one form, so that no key hides another.
+        let is_valid = first <= last && ports.to_string() == text;
+        is_valid.then_some(ports).ok_or_else(not)
+    }
+}
+
+impl Display for OtherTraffic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Carry => serializer.serialize_str("carry"),
-            Self::Reject => serializer.serialize_str("reject"),
-            Self::Direct(carrier) => serializer.collect_str(&format_args!("direct:{carrier}")),
+            Self::Reject => f.write_str("reject"),
+            Self::Direct(carrier) => write!(f, "direct:{carrier}"),
         }
     }
 }
 
-impl<'de> Deserialize<'de> for OtherTraffic {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        text(deserializer, |found| match (found, found.strip_prefix("direct:")) {
-            ("reject", _) => Ok(Self::Reject),
-            (_, Some(carrier)) => {
-                carrier.parse().map(Self::Direct).map_err(|error| format!("{error}"))
-            }
-            _ => Err(format!("{found:?} is neither \"reject\" nor \"direct:<carrier>\"")),
-        })
-    }
-}
-
-impl Serialize for OtherTraffic {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+impl Display for UdpTraffic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Reject => serializer.serialize_str("reject"),
-            Self::Direct(carrier) => serializer.collect_str(&format_args!("direct:{carrier}")),
+            Self::Carry => f.write_str("carry"),
+            Self::Other(other) => other.fmt(f),
         }
     }
 }
+
+impl Display for Ports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self { first, last } if first == last => first.fmt(f),
+            Self { first, last } => write!(f, "{first}-{last}"),
+        }
+    }
+}
+
+/// Types that are read and written as text.
+macro_rules! as_text {
+    ($($name:ident)*) => {$(
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                parsed(deserializer)
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                displayed(self, serializer)
+            }
+        }
+    )*};
+}
+
+as_text! { UdpTraffic OtherTraffic Ports }
 
 fn table<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     match NonZeroU32::deserialize(deserializer)?.get() {
@@ -204,3 +302,6 @@ fn default_mark() -> NonZeroU32 {
 fn default_table() -> u32 {
     7801
 }
+
+/// Entries of `udp_ports`.
+const PORTS_MAX: usize = 64;

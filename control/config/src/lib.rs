@@ -28,13 +28,13 @@ mod tests;
 pub use carrier::{CarrierConfig, CarrierRole};
 pub use cloud::{Access, CloudConfig, CloudTables, Dial, TunnelConfig};
 pub use common::{
-    Admin, Common, DatagramCopies, LogConfig, LogFormat, LogLevel, Mode, Overrides,
+    Admin, Common, DatagramCopies, Filtering, LogConfig, LogFormat, LogLevel, Mode, Overrides,
     SOCKET_PATH_MAX, SchedulerConfig, SessionConfig, TlsConfig, UdpConfig, chain,
 };
 pub use document::{Config, FILE_MAX, Tables};
 pub use error::{ConfigError, Problem};
 pub use gateway::{CARRIERS_MAX, CloudPeer, GatewayConfig, GatewayTables, Restart};
-pub use intercept::{Intercept, OnExit, OtherTraffic, PrivateTraffic, UdpTraffic};
+pub use intercept::{Intercept, OnExit, OtherTraffic, Ports, PrivateTraffic, UdpTraffic};
 pub use linkdb::{EVENTS_MAX, LinkDbConfig};
 pub use names::{BusAddress, CarrierName, CongestionControl, InterfaceName, ModemName, NameError};
 pub use polyrail_scheduler::ChainSpec;

@@ -82,12 +82,14 @@ fn gateway_defaults_are_as_documented() {
     let usual = (OtherTraffic::Reject, PrivateTraffic::Bypass, OnExit::Open);
     assert_eq!((other, private, on_exit), usual);
     assert!(intercept.ipv4 && intercept.ipv6 && intercept.bypass.is_empty());
+    assert!(intercept.udp == UdpTraffic::Carry && intercept.udp_ports.is_empty());
 }
 
 #[test]
 fn cloud_defaults_are_as_documented() {
-    let CloudTables { access, dial, tunnel, congestion, carrier_congestion, .. } =
-        cloud(CLOUD).unwrap().own;
+    let Config { common, own, .. } = cloud(CLOUD).unwrap();
+    assert_eq!(common.udp.filtering(), Filtering::Address);
+    let CloudTables { access, dial, tunnel, congestion, carrier_congestion, .. } = own;
     assert_eq!((access.deny_ports[0].get(), access.deny_ports.len()), (25, 1));
     assert!(access.allow.is_empty() && access.deny.is_empty());
     let timeout = Duration::from_secs(10);
@@ -111,7 +113,8 @@ fn every_table_of_a_gateway_is_read() {
                   forecast = false\n\
                   [udp]\ncopies = \"forecast\"\n\
                   [intercept]\ninterfaces=[\"l\"]\nother = \"direct:a\"\nprivate = \"carry\"\n\
-                  udp = \"direct:a\"\n";
+                  udp = \"direct:a\"\n\
+                  udp_ports = { 443 = \"reject\", 27000-27100 = \"carry\" }\n";
     let config = gateway(&format!("mode = \"quic\"\n{text}{tables}")).unwrap();
     assert_eq!((config.common.mode, config.carriers[0].mode), (Mode::Quic, Some(Mode::Tls)));
     assert_eq!(config.carrier_mode(&config.carriers[0]), Mode::Tls);
@@ -142,14 +145,17 @@ fn every_table_of_a_gateway_is_read() {
     assert_eq!(common.linkdb, Some(linkdb));
     let intercept = own.intercept.unwrap();
     assert_eq!(intercept.other, OtherTraffic::Direct("a".parse().unwrap()));
-    assert_eq!(intercept.udp, UdpTraffic::Direct("a".parse().unwrap()));
+    assert_eq!(intercept.udp, UdpTraffic::Other(intercept.other.clone()));
+    let ports: Vec<_> = intercept.udp_ports.iter().map(|(k, v)| format!("{k} {v}")).collect();
+    assert_eq!(ports, ["443 reject", "27000-27100 carry"]);
+    assert!(intercept.carries_udp() && intercept.direct().unwrap().0 == "intercept.udp");
     assert_eq!(intercept.private, PrivateTraffic::Carry);
     assert_eq!(common.udp.copies, DatagramCopies::Forecast);
 }
 
 #[test]
 fn chain_of_each_kind_of_copies_builds() {
-    let rules = |copies| UdpConfig { copies }.chain().names().to_vec();
+    let rules = |copies| UdpConfig { copies, ..UdpConfig::default() }.chain().names().to_vec();
     let chain = ChainSpec::named("datagrams").unwrap();
     assert_eq!(UdpConfig::default().chain(), chain);
     assert_eq!(rules(DatagramCopies::Forecast)[2], "datagram_redundancy(forecast=true)");
@@ -162,12 +168,14 @@ fn every_table_of_a_cloud_is_read() {
                   [admin]\nsocket = \"s\"\n[session]\nmemory = \"4 GiB\"\n\
                   [access]\nallow = [\"10.0.0.0/8\"]\ndeny_ports = []\n\
                   [linkdb]\npath = \"l.redb\"\nshare = false\n\
+                  [udp]\nfiltering = \"endpoint\"\n\
                   [carrier_congestion]\nsatellite = \"cubic\"\nlte-a = \"bbr\"\n";
     let text = format!("congestion = \"reno\"\n{CLOUD}{tables}");
     let Config { common, own, .. } = cloud(&text).unwrap();
     assert_eq!(own.tunnel, TunnelConfig { half_open_max: 7, retry_above: 0, server_id: 65_535 });
     assert_eq!(common.admin.unwrap().socket, PathBuf::from("/etc/polyrail/s"));
     assert_eq!(common.session.memory, Bytes::from_mib(4096));
+    assert_eq!(common.udp.filtering(), Filtering::Endpoint);
     assert!(own.access.deny_ports.is_empty());
     assert_eq!(own.access.allow[0].to_string(), "10.0.0.0/8");
     let linkdb = LinkDbConfig {
@@ -301,6 +309,7 @@ fn mistakes_in_other_tables_have_line_key_and_reason() {
         ("scheduler]", "chain = [\"min_rtt\", \"x\"]", "scheduler.chain", "there are: blest,"),
         ("scheduler]", "chain = [\"redundancy\"]", "scheduler.chain", "no rule of this chain"),
         ("udp]", "copies = \"twice\"", "udp.copies", "unknown variant"),
+        ("udp]", "filtering = \"none\"", "udp.filtering", "unknown field"),
         ("scheduler]", "chain = []", "scheduler.chain", "1 to 16 schedulerlets, not 0"),
         ("log]", "level = \"loud\"", "log.level", "expected one of `error`, `warn`"),
         ("log]", "format = \"xml\"", "log.format", "`json`"),
@@ -334,6 +343,8 @@ fn mistakes_in_other_tables_have_line_key_and_reason() {
 
 #[test]
 fn interception_is_checked() {
+    let many: String = (1..=65).map(|port| format!("{port} = \"reject\"\n")).collect();
+    let many = format!("[intercept.udp_ports]\n{many}");
     let rows = [
         ("port = 0", "intercept.port", "nonzero"),
         ("mark = 0", "intercept.mark", "nonzero"),
@@ -346,6 +357,19 @@ fn interception_is_checked() {
         ("other = \"direct\"", "intercept.other", "direct:<carrier>"),
         ("other = \"direct:b\"", "intercept.other", "no carrier is named \"b\""),
         ("other = \"direct:B\"", "intercept.other", "not a carrier name"),
+        ("udp = \"drop\"", "intercept.udp", "is none of \"carry\""),
+        ("udp = \"direct:b\"", "intercept.udp", "no carrier is named \"b\""),
+        ("udp_ports = \"443\"", "intercept.udp_ports", "a map"),
+        ("udp_ports = { 0 = \"reject\" }", "intercept.udp_ports.0", "from 1 to 65535"),
+        ("udp_ports = { 65536 = \"reject\" }", "intercept.udp_ports.65536", "from 1 to"),
+        ("udp_ports = { 9-7 = \"reject\" }", "intercept.udp_ports.9-7", "an ascending range"),
+        ("udp_ports = { 07 = \"reject\" }", "intercept.udp_ports.07", "neither a port"),
+        ("udp_ports = { x = \"reject\" }", "intercept.udp_ports.x", "neither a port"),
+        ("udp_ports = { 7 = \"drop\" }", "intercept.udp_ports.7", "is none of"),
+        ("udp_ports = { 7 = \"direct:b\" }", "intercept.udp_ports.7", "no carrier is named"),
+        ("udp_ports = { 5-7 = \"carry\", 7 = \"reject\" }", "intercept.udp_ports.7", "overlap"),
+        ("other = \"direct:a\"\nudp = \"direct:b\"", "intercept.udp", "names another carrier"),
+        (&many, "intercept.udp_ports", "65 entries; 0 to 64"),
         ("port = 1080", "socks5.listen[1]", "the same"),
         ("port = 7853\n[dns]\nresolver = \"9.9.9.9:53\"", "dns", "the same"),
         ("[dns]", "dns.resolver", "missing"),
@@ -441,6 +465,7 @@ fn mistakes_of_a_cloud_are_placed() {
         ("[carrier_congestion]\na = \"B\"", "carrier_congestion.a", 7),
         (&many, "carrier_congestion", 6),
         ("[linkdb]\npath = \"l\"\nforecast = 1", "linkdb.forecast", 8),
+        ("[udp]\nfiltering = \"port\"", "udp.filtering", 7),
     ];
     for (extra, key, line) in rows {
         let found = problem(cloud(&format!("{CLOUD}{extra}\n")));

@@ -171,10 +171,14 @@ impl Carrier {
         }
         self.wish_enabled(now, self.wished_enabled);
         self.policy.set_addresses(now, addresses(config, new));
+        // The keys that only a fresh connection applies.
+        let of_connections = |carrier: &CarrierConfig| {
+            (carrier.congestion.clone(), carrier.qlog.clone(), carrier.role, carrier.metered)
+        };
         if (&old.interface, old.source) != (&new.interface, new.source) {
             self.located = false;
             self.policy.rebind(now);
-        } else if (&old.congestion, &old.qlog, old.role) != (&new.congestion, &new.qlog, new.role) {
+        } else if of_connections(&old) != of_connections(new) {
             self.policy.respec(now);
         }
     }

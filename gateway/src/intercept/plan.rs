@@ -1,10 +1,11 @@
 //! The traffic to intercept, from the configuration.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 use polyrail_config::{
-    GatewayConfig, InterfaceName, OnExit, OtherTraffic, PrivateTraffic, UdpTraffic, UserKey,
+    GatewayConfig, InterfaceName, OnExit, OtherTraffic, Ports, PrivateTraffic, UdpTraffic, UserKey,
 };
 use polyrail_model::Families;
 
@@ -25,33 +26,17 @@ pub struct Plan {
     /// The intercepted families; the others are rejected.
     pub(super) families: Families,
     /// The treatment of UDP except DNS.
-    pub(super) udp: Udp,
+    pub(super) udp: UdpTraffic,
+    /// Exceptions from that, by destination port.
+    pub(super) udp_ports: BTreeMap<Ports, UdpTraffic>,
+    /// Whether UDP of any port is carried, except DNS.
+    pub(super) carries_udp: bool,
     /// The treatment of traffic that is neither TCP nor UDP.
-    pub(super) other: Other,
+    pub(super) other: OtherTraffic,
     /// The interface of the carrier that `direct:` names.
     pub(crate) direct: Option<String>,
     /// The treatment of users' traffic after the daemon's end.
     pub(crate) on_exit: OnExit,
-}
-
-/// The treatment of UDP except DNS.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Udp {
-    /// Diverted to the gateway, while the cloud carries datagrams.
-    Carry,
-    /// Rejected as if the port were closed.
-    Reject,
-    /// Forwarded out of the direct interface, with its address as source.
-    Direct,
-}
-
-/// The treatment of traffic that is neither TCP nor UDP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Other {
-    /// Rejected as administratively prohibited.
-    Reject,
-    /// Forwarded out of the direct interface, with its address as source.
-    Direct,
 }
 
 /// The next hops of a carrier's interface, by family.
@@ -75,17 +60,8 @@ impl Plan {
     pub fn from_config(config: &GatewayConfig) -> Result<Self, InterceptError> {
         let intercept = config.intercept.as_ref().ok_or(InterceptError::NotConfigured)?;
         let interfaces = intercept.interfaces.iter().map(rule_name).collect::<Result<_, _>>()?;
-        let (udp, of_udp) = match &intercept.udp {
-            UdpTraffic::Carry => (Udp::Carry, None),
-            UdpTraffic::Reject => (Udp::Reject, None),
-            UdpTraffic::Direct(carrier) => (Udp::Direct, Some(carrier)),
-        };
-        let (other, of_other) = match &intercept.other {
-            OtherTraffic::Reject => (Other::Reject, None),
-            OtherTraffic::Direct(carrier) => (Other::Direct, Some(carrier)),
-        };
         // The configuration has checked that there is one carrier, with an interface.
-        let carrier = of_udp.or(of_other);
+        let carrier = intercept.direct().map(|(_, carrier)| carrier);
         let found = config.carriers.iter().find(|one| Some(&one.name) == carrier);
         let interface = found.and_then(|carrier| carrier.interface.as_ref());
         let direct = interface.map(rule_name).transpose()?;
@@ -99,8 +75,10 @@ impl Plan {
             bypass: intercept.bypass.clone(),
             private: intercept.private,
             families: Families { v4: intercept.ipv4, v6: intercept.ipv6 },
-            udp,
-            other,
+            udp: intercept.udp.clone(),
+            udp_ports: intercept.udp_ports.clone(),
+            carries_udp: intercept.carries_udp(),
+            other: intercept.other.clone(),
             direct,
             on_exit: intercept.on_exit,
         })
@@ -108,7 +86,7 @@ impl Plan {
 
     /// Whether a datagram's source address must belong to its link address.
     pub(super) fn binds_senders(&self) -> bool {
-        let diverts = self.dns_port.is_some() || self.udp == Udp::Carry;
+        let diverts = self.dns_port.is_some() || self.carries_udp;
         diverts && self.user_key == UserKey::LinkAddress
     }
 

@@ -4,10 +4,10 @@ use std::fmt::{self, Write};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use polyrail_config::PrivateTraffic;
+use polyrail_config::{OtherTraffic, PrivateTraffic, UdpTraffic};
 use polyrail_model::Families;
 
-use super::plan::{Hops, Other, Plan, Udp};
+use super::plan::{Hops, Plan};
 
 /// A sequence of `ip` commands around one nftables transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -153,11 +153,17 @@ impl<'a> Rules<'a> {
         if let Some(port) = plan.dns_port {
             rules.chain("dns", |rules| rules.datagrams(port));
         }
-        if plan.udp == Udp::Carry {
+        if plan.carries_udp {
             rules.chain("datagrams", |rules| {
                 // A browser then uses TCP.
                 rules.line(2, "meta nfproto != @datagrams reject with icmpx type port-unreachable");
                 rules.datagrams(rules.plan.port);
+            });
+        }
+        let mut treatments = std::iter::once(&plan.udp).chain(plan.udp_ports.values());
+        if treatments.any(|udp| *udp == UdpTraffic::Other(OtherTraffic::Reject)) {
+            rules.chain("refused", |rules| {
+                rules.line(2, "reject with icmpx type port-unreachable");
             });
         }
         if plan.direct.is_some() {
@@ -180,7 +186,7 @@ impl<'a> Rules<'a> {
 
     fn sets(&mut self, families: Families) {
         self.set("carried", "typeof meta nfproto", elements(families));
-        if self.plan.udp == Udp::Carry {
+        if self.plan.carries_udp {
             self.set("datagrams", "typeof meta nfproto", elements(families));
         }
         if self.plan.binds_senders() {
@@ -258,19 +264,18 @@ impl<'a> Rules<'a> {
         }
         self.untouched("private");
         self.line(2, "meta l4proto tcp goto flows");
-        self.line(
-            2,
-            match self.plan.udp {
-                Udp::Carry => "meta l4proto udp goto datagrams",
-                Udp::Reject => "meta l4proto udp reject with icmpx type port-unreachable",
-                Udp::Direct => "meta l4proto udp goto direct",
-            },
-        );
+        let udp_ports = self.plan.udp_ports.iter();
+        let udp_ports = udp_ports.map(|(ports, udp)| format!("{ports} : goto {}", chain_of(udp)));
+        let udp_ports: Vec<String> = udp_ports.collect();
+        if !udp_ports.is_empty() {
+            self.line(2, &format!("udp dport vmap {{ {} }}", udp_ports.join(", ")));
+        }
+        self.line(2, &format!("meta l4proto udp goto {}", chain_of(&self.plan.udp)));
         self.line(
             2,
             match self.plan.other {
-                Other::Reject => "reject with icmpx type admin-prohibited",
-                Other::Direct => "goto direct",
+                OtherTraffic::Reject => "reject with icmpx type admin-prohibited",
+                OtherTraffic::Direct(_) => "goto direct",
             },
         );
     }
@@ -355,6 +360,15 @@ fn elements(families: Families) -> Option<String> {
         .filter_map(|(wanted, name)| wanted.then_some(name))
         .collect();
     (!names.is_empty()).then(|| format!("{{ {} }}", names.join(", ")))
+}
+
+/// The chain of this treatment.
+fn chain_of(udp: &UdpTraffic) -> &'static str {
+    match udp {
+        UdpTraffic::Carry => "datagrams",
+        UdpTraffic::Other(OtherTraffic::Reject) => "refused",
+        UdpTraffic::Other(OtherTraffic::Direct(_)) => "direct",
+    }
 }
 
 fn is_v4(prefix: &IpNet) -> bool {

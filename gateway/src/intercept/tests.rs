@@ -30,6 +30,7 @@ source = "198.51.100.2"
 "#;
 const DNS: &str = "[dns]\nresolver = \"192.0.2.53:53\"\n";
 const BY_ADDRESS: &str = "[dns]\nresolver = \"192.0.2.53:53\"\n[users]\nkey = \"address\"\n";
+const PORTS: &str = "udp_ports = { 500-501 = \"direct:a\", 443 = \"reject\", 7 = \"carry\" }\n";
 
 fn plan_of(tables: &str) -> Result<Plan, InterceptError> {
     let text = format!("{BASE}{tables}");
@@ -72,6 +73,9 @@ fn configurations_change_the_rules() {
         let plan = plan_of(&format!("[intercept]\ninterfaces = [\"lan0\"]\n{tables}")).unwrap();
         rules(&plan, &Hops::default())
     };
+    let ports = "\t\tip6 daddr @private6 return\n\t\tmeta l4proto tcp goto flows\n\
+                 \t\tudp dport vmap { 7 : goto datagrams, 443 : goto refused, \
+                 500-501 : goto direct }\n\t\tmeta l4proto udp goto datagrams\n";
     for (tables, line, present) in [
         ("", "elements = { ipv4, ipv6 }", true),
         ("ipv4 = false", "elements = { ipv6 }", true),
@@ -86,7 +90,18 @@ fn configurations_change_the_rules() {
         ("udp = \"reject\"", "@senders4", false),
         ("", "meta l4proto udp goto datagrams", true),
         ("udp = \"reject\"", "datagrams", false),
-        ("udp = \"reject\"", "udp reject with icmpx type port-unreachable", true),
+        ("udp = \"reject\"", "meta l4proto udp goto refused", true),
+        ("udp = \"reject\"", "chain refused", true),
+        ("", "chain refused", false),
+        ("", "vmap", false),
+        (PORTS, ports, true),
+        (PORTS, "chain refused", true),
+        (PORTS, "chain direct", true),
+        (PORTS, "masquerade", true),
+        (PORTS, "meta l4proto udp goto datagrams", true),
+        ("udp = \"reject\"\nudp_ports = { 9 = \"carry\" }", "chain datagrams", true),
+        ("udp = \"reject\"\nudp_ports = { 9 = \"carry\" }", "set datagrams", true),
+        ("udp = \"reject\"\nudp_ports = { 9 = \"carry\" }", "@senders4", true),
         ("udp = \"direct:a\"", "meta l4proto udp goto direct", true),
         ("udp = \"direct:a\"", "masquerade", true),
         (DNS, "ether saddr != @senders6 counter drop", true),

@@ -1,15 +1,14 @@
 //! UDP sockets for datagrams to any server (TPROXY), and for answers from its address.
 
-use std::io::{self, IoSliceMut};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
-use std::os::fd::AsRawFd;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Instant;
 
 use mio::net::UdpSocket;
 use mio::{Interest, Registry, Token};
 use nix::sys::socket::sockopt::{Ipv4OrigDstAddr, Ipv6OrigDstAddr};
-use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, setsockopt};
-use polyrail_relay::AcceptGate;
+use nix::sys::socket::{ControlMessageOwned, setsockopt};
+use polyrail_relay::{AcceptGate, Marked, receive_marked, watch_marks};
 use socket2::{Protocol, SockAddr, Socket, Type};
 
 use super::{loopback, transparent_socket};
@@ -59,7 +58,7 @@ impl UdpSockets {
             for _ in 0..most {
                 let received = gate.take(now, || socket.receive(buffer).map(Some));
                 let Some(datagram) = received else { break };
-                each(datagram, &buffer[..datagram.length]);
+                each(datagram, &buffer[..datagram.length.min(buffer.len())]);
             }
         }
     }
@@ -78,12 +77,14 @@ impl UdpSockets {
 /// A received datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Diverted {
-    /// Its length in the buffer.
+    /// Its length; the buffer holds its beginning if it is longer than that.
     pub length: usize,
     /// The passenger's address.
     pub client: SocketAddr,
     /// The server to which it was sent.
     pub server: SocketAddr,
+    /// The passenger marked it as EF.
+    pub expedited: bool,
 }
 
 impl TransparentUdp {
@@ -109,31 +110,22 @@ impl TransparentUdp {
     /// # Errors
     /// `WouldBlock` if no datagram is queued; otherwise the kernel's.
     pub fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Diverted> {
-        let fd = self.socket.as_raw_fd();
-        let control = &mut self.control;
-        self.socket.try_io(|| {
-            let mut slices = [IoSliceMut::new(buffer)];
-            let flags = MsgFlags::MSG_DONTWAIT;
-            let message = recvmsg::<SockaddrStorage>(fd, &mut slices, Some(control), flags)?;
-            let from = message.address.as_ref().and_then(socket_address);
-            let server = message.cmsgs()?.find_map(|control| match control {
-                ControlMessageOwned::Ipv4OrigDstAddr(raw) => {
-                    let ip = Ipv4Addr::from(u32::from_be(raw.sin_addr.s_addr));
-                    Some(SocketAddr::from((ip, u16::from_be(raw.sin_port))))
-                }
-                ControlMessageOwned::Ipv6OrigDstAddr(raw) => {
-                    let ip = Ipv6Addr::from(raw.sin6_addr.s6_addr);
-                    Some(SocketAddr::from((ip, u16::from_be(raw.sin6_port))))
-                }
-                _ => None,
-            });
-            match (from, server) {
-                (Some(client), Some(server)) => {
-                    Ok(Diverted { length: message.bytes, client, server })
-                }
-                _ => Err(io::Error::other("a datagram without addresses")),
+        let mut server = None;
+        let other = |control: &ControlMessageOwned| match control {
+            ControlMessageOwned::Ipv4OrigDstAddr(raw) => {
+                let ip = Ipv4Addr::from(u32::from_be(raw.sin_addr.s_addr));
+                server = Some(SocketAddr::from((ip, u16::from_be(raw.sin_port))));
             }
-        })
+            ControlMessageOwned::Ipv6OrigDstAddr(raw) => {
+                let ip = Ipv6Addr::from(raw.sin6_addr.s6_addr);
+                server = Some(SocketAddr::from((ip, u16::from_be(raw.sin6_port))));
+            }
+            _ => {}
+        };
+        let received = receive_marked(&self.socket, buffer, &mut self.control, other)?;
+        let Marked { length, from: client, expedited } = received;
+        let server = server.ok_or_else(|| io::Error::other("a datagram without a destination"))?;
+        Ok(Diverted { length, client, server, expedited })
     }
 
     /// Sends an answer from the server's address, without blocking: if the kernel's buffer is
@@ -162,10 +154,11 @@ impl TransparentUdp {
         } else {
             setsockopt(&socket, Ipv6OrigDstAddr, &true)?;
         }
+        watch_marks(&socket, local.is_ipv4())?;
         socket.bind(&SockAddr::from(local))?;
         let socket = UdpSocket::from_std(socket.into());
         let local = socket.local_addr()?;
-        let control = nix::cmsg_space!(libc::sockaddr_in6, libc::sockaddr_in);
+        let control = nix::cmsg_space!(libc::sockaddr_in6, libc::c_int);
         Ok(Self { socket, local, control })
     }
 }
@@ -178,9 +171,4 @@ pub(crate) fn answering_socket(server: SocketAddr) -> io::Result<Socket> {
     let socket = transparent_socket(server, Type::DGRAM, Protocol::UDP)?;
     socket.bind(&SockAddr::from(server))?;
     Ok(socket)
-}
-
-fn socket_address(storage: &SockaddrStorage) -> Option<SocketAddr> {
-    let v4 = storage.as_sockaddr_in().map(|v4| SocketAddrV4::from(*v4).into());
-    v4.or_else(|| storage.as_sockaddr_in6().map(|v6| SocketAddrV6::from(*v6).into()))
 }

@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::lab::{Lab, Namespace, PATIENCE, ask, may_skip, ping, reflect};
+use crate::passengers::answer_queries;
 use polyrail_gateway::diversion::Diversion;
 use polyrail_gateway::intercept::{self, InterceptError, Interception, OnExit, Plan};
 use polyrail_gateway::transparent;
@@ -234,6 +235,33 @@ fn udp_and_the_rest_are_rejected_at_once() {
     }
     let error = ping(&lab.passenger, "192.0.2.80").expect_err("ICMP is rejected");
     assert_eq!(error.kind(), ErrorKind::HostUnreachable);
+}
+
+#[test]
+fn ports_of_udp_have_their_own_treatment() {
+    if may_skip() {
+        return;
+    }
+    let lab = Lab::new();
+    let ports = "udp_ports = { 443 = \"reject\", 500 = \"direct:wan\", 9000-9100 = \"reject\" }\n";
+    apply(&lab.gateway, &plan(ports)).expect("apply");
+    answer_queries(&lab.gateway, 7801);
+    for address in ["192.0.2.80", "[2001:db8:80::80]"] {
+        reflect(&lab.outside, &format!("{address}:500"));
+        for port in [443, 9000, 9050, 9100] {
+            let (begin, to) = (Instant::now(), format!("{address}:{port}"));
+            let error = ask(&lab.passenger, &to, "q").expect_err(&to);
+            assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{to}");
+            assert!(begin.elapsed() < PATIENCE / 2, "{to} after {:?}", begin.elapsed());
+        }
+        for port in [442, 444, 8999, 9101] {
+            let to = format!("{address}:{port}");
+            let (_, text) = ask(&lab.passenger, &to, "q").unwrap_or_else(|e| panic!("{to}: {e}"));
+            assert_eq!(text, format!("q asked of {to}").as_bytes(), "carried");
+        }
+        let (_, text) = ask(&lab.passenger, &format!("{address}:500"), "q").expect("direct");
+        assert!([&b"198.51.100.1"[..], b"2001:db8:100::1"].contains(&&text[..]), "{address}");
+    }
 }
 
 #[test]

@@ -15,18 +15,18 @@ use polyrail_gateway::users::Users;
 const RULES: &str = "[intercept]\ninterfaces = [\"lan0\", \"lan1\"]\n\
                      [dns]\nresolver = \"192.0.2.53:53\"\n";
 
-/// Answers each query with the address that was asked.
-fn answer_queries(gateway: &Namespace) {
+/// Answers each datagram on this port with the address that was asked.
+pub fn answer_queries(gateway: &Namespace, port: u16) {
     let (bound, waiting) = channel();
     gateway.run(move || {
-        for mut socket in TransparentUdp::bind_loopback(7853, true, true).expect("bind") {
+        for mut socket in TransparentUdp::bind_loopback(port, true, true).expect("bind") {
             bound.send(()).expect("the test waits");
             thread::spawn(move || {
                 let mut buffer = [0; 1500];
                 loop {
                     match socket.receive(&mut buffer) {
                         Ok(datagram) => {
-                            let Diverted { length, client, server } = datagram;
+                            let Diverted { length, client, server, .. } = datagram;
                             assert!(socket.serves(client));
                             let told = format!(" asked of {server}");
                             let bytes = [&buffer[..length], told.as_bytes()].concat();
@@ -52,7 +52,7 @@ fn answers_come_from_the_queried_server() {
     let lab = Lab::new();
     let plan = Plan::from_config(&Lab::config(RULES)).expect("plan");
     lab.gateway.run(move || intercept::apply(&plan)).expect("apply");
-    answer_queries(&lab.gateway);
+    answer_queries(&lab.gateway, 7853);
     // Public servers, with or without a route, and a private one outside.
     let servers =
         ["192.0.2.80:53", "9.9.9.9:53", "192.168.77.1:53", "[2001:db8:80::80]:53", "[fd77::1]:53"];
@@ -83,7 +83,7 @@ fn query_with_an_address_of_another_interface_is_dropped() {
     let lab = Lab::new();
     let plan = Plan::from_config(&Lab::config(RULES)).expect("plan");
     lab.gateway.run(move || intercept::apply(&plan)).expect("apply");
-    answer_queries(&lab.gateway);
+    answer_queries(&lab.gateway, 7853);
     // The victim's socket is open before the query that names it.
     let (ready, opened) = channel();
     let (seen, answers) = channel();

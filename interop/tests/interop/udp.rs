@@ -1,11 +1,14 @@
 //! Passengers' datagrams through both daemons.
 
-use std::time::Duration;
+use std::io::ErrorKind;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, ensure};
 use polyrail_interop::addresses::{Family, SERVER};
 use polyrail_interop::carrier::Link;
-use polyrail_interop::datagrams::{Call, ECHO_PORT, burst, connected, echoes, serve_echo};
+use polyrail_interop::datagrams::{
+    Call, ECHO_PORT, announced_mtu, burst, connected, echoes, serve_echo,
+};
 use polyrail_interop::world::Plan;
 
 use crate::{alone, both_modes, in_both_modes};
@@ -21,7 +24,9 @@ fn datagrams_of_every_length_cross_in_both_families() -> Result<()> {
             for length in [0, 1, 200, 1_200, 1_372, 1_452, 2_047, 2_048] {
                 ensure!(echoes(&socket, length, PATIENCE)?, "{length} bytes, {family:?}: lost");
             }
-            ensure!(!echoes(&socket, 2_049, Duration::from_millis(300))?, "too long, {family:?}");
+            let mtu = announced_mtu(&socket, 2_049, PATIENCE)?;
+            let headers = if family == Family::V4 { 28 } else { 48 };
+            ensure!(mtu == 2_048 + headers, "MTU {mtu}, {family:?}");
             ensure!(echoes(&socket, 100, PATIENCE)?, "the next one, {family:?}");
             let came = burst(&socket, 20, 1_000, Duration::from_millis(500))?;
             ensure!(came == 20, "{came} of a burst of 20, {family:?}");
@@ -49,5 +54,28 @@ fn call_survives_a_dark_carrier() -> Result<()> {
             ensure!(bad <= 5, "{bad} lost or late: {:?}", call.round_trips);
             Ok(())
         })
+    })
+}
+
+#[test]
+fn rejected_ports_are_refused_at_once_and_others_are_carried() -> Result<()> {
+    let plan = Plan::twins()
+        .gateway("intercept.udp_ports.443", "reject")
+        .gateway("intercept.udp_ports.27000-27100", "reject");
+    in_both_modes(&plan, Duration::from_secs(60), |world| {
+        serve_echo(&world.lab.server)?;
+        for family in Family::BOTH {
+            for port in [443, 27_050] {
+                let socket = connected(&world.lab.passenger, SERVER.at(family, port))?;
+                let begin = Instant::now();
+                let error = echoes(&socket, 100, PATIENCE).expect_err("rejected");
+                let kind = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+                ensure!(kind == Some(ErrorKind::ConnectionRefused), "{error:#}, {family:?}");
+                ensure!(begin.elapsed() < PATIENCE / 2, "after {:?}", begin.elapsed());
+            }
+            let socket = connected(&world.lab.passenger, SERVER.at(family, ECHO_PORT))?;
+            ensure!(echoes(&socket, 100, PATIENCE)?, "{family:?}: lost");
+        }
+        Ok(())
     })
 }

@@ -25,14 +25,14 @@ impl Session {
 
     /// Queues a datagram for the peer. It may be dropped at any time.
     pub fn send_datagram(&mut self, now: Instant, datagram: UserDatagram) {
-        let UserDatagram { binding, user, remote, payload } = datagram;
+        let UserDatagram { binding, user, remote, payload, expedited } = datagram;
         let of = (binding, user.unwrap_or_default(), self.clock(now));
         let Self { datagrams, turns, .. } = self;
         if payload.len() > DATAGRAM_MAX {
             datagrams.counts.too_long += 1;
             return;
         }
-        datagrams.push(now, of, Queued { at: now, remote, payload }, turns);
+        datagrams.push(now, of, Queued { at: now, remote, payload, expedited }, turns);
     }
 
     /// A datagram of the peer has arrived.
@@ -56,7 +56,8 @@ impl Session {
             return;
         }
         let Some(path) = paths.get(slot) else { return };
-        let datagram = UserDatagram { binding: id, user, remote, payload: data.to_vec() };
+        let payload = data.to_vec();
+        let datagram = UserDatagram { binding: id, user, remote, payload, expedited: false };
         let wait = |old: u32| {
             let old = paths.iter().find(|path| path.carrier_number == old);
             old.map_or(Duration::ZERO, |old| old.link.srtt().saturating_sub(path.link.srtt()))

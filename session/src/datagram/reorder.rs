@@ -88,7 +88,7 @@ mod tests {
     fn datagram(number: u64) -> UserDatagram {
         let remote = Destination::Address(([192, 0, 2, 1], 443).into());
         let payload = number.to_be_bytes().to_vec();
-        UserDatagram { binding: BindingId(1), user: None, remote, payload }
+        UserDatagram { binding: BindingId(1), user: None, remote, payload, expedited: false }
     }
 
     /// The numbers that pass when these (time in ms, carrier, number) arrive; number 0 is a timer.

@@ -16,7 +16,7 @@ fn status(endpoint: &Endpoint) -> DatagramStatus {
 fn datagram(binding: u64, payload: Vec<u8>) -> UserDatagram {
     let remote = Destination::Address(([192, 0, 2, 1], 443).into());
     let user = Some(UserId(binding / 100_000));
-    UserDatagram { binding: BindingId(binding), user, remote, payload }
+    UserDatagram { binding: BindingId(binding), user, remote, payload, expedited: false }
 }
 
 fn send_up(pair: &mut Pair, binding: u64, payload: &[u8]) {

@@ -202,6 +202,7 @@ fn keys_of_a_cloud_are_listed_or_refused() {
         ("[tls]", "[dial]\nipv6 = false\n[tls]", "dial.ipv6: true -> false"),
         ("\"l\"", "\"l\"\nevents_max = 5000", "linkdb.events_max: 1000000 -> 5000"),
         ("\"l\"", "\"l\"\nshare = false", "linkdb.share: set to false"),
+        ("[tls]", "[udp]\nfiltering = \"none\"\n[tls]", "udp.filtering: set to none"),
     ];
     for (from, to, line) in rows {
         assert_eq!(lines(&cloud(&text), &with(from, to)).unwrap(), [line]);

@@ -41,7 +41,7 @@ impl Cloud {
 }
 
 #[test]
-fn an_operator_and_a_modem_in_another_cell_renew_a_path_that_is_up() {
+fn an_operator_a_modem_in_another_cell_and_a_reload_renew_a_path_that_is_up() {
     let mut world = World::new();
     let mut cloud = Cloud::new(&world);
     let address = cloud.listener.local_addr().unwrap().to_string();
@@ -79,4 +79,10 @@ fn an_operator_and_a_modem_in_another_cell_renew_a_path_that_is_up() {
         let down = |event: &AdminEvent| matches!(event, AdminEvent::PathDown { .. });
         assert!(!events.iter().any(down), "{events:?}");
     }
+    // The session learns this from the greeting of a fresh connection.
+    world.reload(&text.replace("\"127.0.0.1\"", "\"127.0.0.1\"\nmetered = true"));
+    while world.state("a").counters.restarts < 3 {
+        turn(&mut world);
+    }
+    assert_eq!(world.state("a").state, PathPhase::Up);
 }
