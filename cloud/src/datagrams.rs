@@ -4,6 +4,9 @@
 //! A datagram for a passenger is accepted by default only from addresses to which the passenger
 //! has sent (address-dependent filtering, RFC 4787 REQ-8); [`Filtering`] has the other choices.
 //! Nothing is sent that no passenger has sent.
+//!
+//! The caller looks up names, one of a binding at a time; meanwhile the binding's datagrams to
+//! names wait. A binding keeps the address of a name, so that a connection stays with one server.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
@@ -13,7 +16,7 @@ use std::time::{Duration, Instant};
 use mio::net::UdpSocket;
 use mio::{Interest, Registry, Token};
 use polyrail_config::Filtering;
-use polyrail_model::{BindingId, Destination, SessionKey, UserId};
+use polyrail_model::{BindingId, Destination, HostName, SessionKey, UserId};
 use polyrail_relay::{BindingUse, Marked, Relay, receive_marked, watch_marks};
 use polyrail_session::UserDatagram;
 use polyrail_session::limits::BINDINGS_MAX;
@@ -29,7 +32,9 @@ pub(crate) struct Datagrams {
     access: AccessList,
     filtering: Filtering,
     bindings: Slab<Outside>,
-    by_key: HashMap<(SessionKey, BindingId), usize>,
+    by_key: HashMap<BindingKey, usize>,
+    /// The datagrams that wait for a lookup, at most [`WAITING_MAX`] of a binding.
+    waiting: HashMap<BindingKey, Vec<UserDatagram>>,
     of_user: HashMap<(SessionKey, UserId), usize>,
     of_session: HashMap<SessionKey, usize>,
     user_max: usize,
@@ -41,14 +46,26 @@ pub(crate) struct Datagrams {
     control: Vec<u8>,
 }
 
+/// The lookup of a name that a datagram has as its destination.
+#[derive(Debug)]
+pub(crate) struct Lookup {
+    pub(crate) key: BindingKey,
+    pub(crate) user: UserId,
+    pub(crate) destination: Destination,
+}
+
+/// A binding of a session.
+pub(crate) type BindingKey = (SessionKey, BindingId);
+
 /// One binding.
 struct Outside {
-    key: (SessionKey, BindingId),
+    key: BindingKey,
     user: UserId,
     v4: Option<UdpSocket>,
     v6: Option<UdpSocket>,
     /// To which its passenger has sent, as [`contact`] sees it.
     contacted: HashSet<SocketAddr>,
+    names: HashMap<HostName, IpAddr>,
     used: BindingUse,
 }
 
@@ -68,6 +85,7 @@ impl Datagrams {
             filtering,
             bindings: Slab::new(),
             by_key: HashMap::new(),
+            waiting: HashMap::new(),
             of_user: HashMap::new(),
             of_session: HashMap::new(),
             user_max,
@@ -84,16 +102,74 @@ impl Datagrams {
         (self.access, self.filtering) = (access, filtering);
     }
 
-    /// A passenger has sent a datagram.
-    pub(crate) fn send(&mut self, now: Instant, session: SessionKey, datagram: &UserDatagram) {
-        // Names need a resolver; only SOCKS clients would send them.
-        let Destination::Address(to) = datagram.remote else { return };
+    /// A passenger has sent a datagram. If it waits for the lookup of its name, the caller begins
+    /// that and calls [`Datagrams::found`].
+    #[must_use]
+    pub(crate) fn send(
+        &mut self,
+        now: Instant,
+        session: SessionKey,
+        datagram: UserDatagram,
+    ) -> Option<Lookup> {
+        let key = (session, datagram.binding);
+        let (name, port) = match &datagram.remote {
+            Destination::Address(to) => {
+                self.send_to(now, key, *to, &datagram);
+                return None;
+            }
+            Destination::Name(name, port) => (name, *port),
+        };
+        let binding = self.by_key.get(&key).and_then(|&index| self.bindings.get(index));
+        if let Some(&ip) = binding.and_then(|binding| binding.names.get(name)) {
+            self.send_to(now, key, SocketAddr::new(ip, port), &datagram);
+            return None;
+        }
+        let user = datagram.user.or(binding.map(|binding| binding.user))?;
+        let lookup = Lookup { key, user, destination: datagram.remote.clone() };
+        let is_first = !self.waiting.contains_key(&key);
+        let waiting = self.waiting.entry(key).or_default();
+        if waiting.len() < WAITING_MAX {
+            waiting.push(datagram);
+        }
+        is_first.then_some(lookup)
+    }
+
+    /// The lookup of a name has ended: sends the datagrams that waited for it. Returns the next
+    /// lookup of the binding.
+    #[must_use]
+    pub(crate) fn found(
+        &mut self,
+        now: Instant,
+        key: BindingKey,
+        destination: &Destination,
+        found: Option<IpAddr>,
+    ) -> Option<Lookup> {
+        let mut waiting = self.waiting.remove(&key)?;
+        let Destination::Name(name, _) = destination else { return None };
+        match found {
+            Some(ip) => {
+                let user = waiting.first().and_then(|datagram| datagram.user);
+                let index = self.binding(now, key, user)?;
+                let names = &mut self.bindings.get_mut(index)?.names;
+                if names.len() >= NAMES_MAX {
+                    names.clear();
+                }
+                names.insert(name.clone(), ip);
+            }
+            None => waiting.retain(|datagram| datagram.remote != *destination),
+        }
+        let mut next = None;
+        for datagram in waiting {
+            next = next.or(self.send(now, key.0, datagram));
+        }
+        next
+    }
+
+    fn send_to(&mut self, now: Instant, key: BindingKey, to: SocketAddr, datagram: &UserDatagram) {
         if self.access.check(to).is_err() {
             return;
         }
-        let Some(index) = self.binding(now, (session, datagram.binding), datagram.user) else {
-            return;
-        };
+        let Some(index) = self.binding(now, key, datagram.user) else { return };
         let tokens = self.base + 2 * index;
         let Some(binding) = self.bindings.get_mut(index) else { return };
         let contact = contact(self.filtering, to);
@@ -156,6 +232,7 @@ impl Datagrams {
         for index in of_session {
             self.end(index);
         }
+        self.waiting.retain(|key, _| key.0 != session);
     }
 
     /// Descriptors in use.
@@ -191,12 +268,7 @@ impl Datagrams {
     }
 
     /// The place of a binding; `None` if there are too many, or its user is not known yet.
-    fn binding(
-        &mut self,
-        now: Instant,
-        key: (SessionKey, BindingId),
-        user: Option<UserId>,
-    ) -> Option<usize> {
+    fn binding(&mut self, now: Instant, key: BindingKey, user: Option<UserId>) -> Option<usize> {
         if let Some(&index) = self.by_key.get(&key) {
             return Some(index);
         }
@@ -208,9 +280,9 @@ impl Datagrams {
         self.of_user.insert((key.0, user), of_user + 1);
         *self.of_session.entry(key.0).or_default() += 1;
         let used = BindingUse::new(now);
-        let contacted = HashSet::new();
-        let index =
-            self.bindings.insert(Outside { key, user, v4: None, v6: None, contacted, used });
+        let (contacted, names) = (HashSet::new(), HashMap::new());
+        let binding = Outside { key, user, v4: None, v6: None, contacted, names, used };
+        let index = self.bindings.insert(binding);
         self.by_key.insert(key, index);
         Some(index)
     }
@@ -232,7 +304,7 @@ impl Datagrams {
         oldest.is_some_and(|index| self.end(index).is_some())
     }
 
-    fn end(&mut self, index: usize) -> Option<(SessionKey, BindingId)> {
+    fn end(&mut self, index: usize) -> Option<BindingKey> {
         let mut binding = self.bindings.try_remove(index)?;
         for mut socket in [binding.v4.take(), binding.v6.take()].into_iter().flatten() {
             // Fails only for an unregistered socket.
@@ -296,3 +368,7 @@ const DATAGRAMS_PER_TURN: usize = 64;
 const LENGTH_MAX: usize = polyrail_session::wire::DATAGRAM_MAX + 1;
 /// Contacts that a binding remembers.
 const CONTACTED_MAX: usize = 1_024;
+/// Names that a binding remembers.
+const NAMES_MAX: usize = 16;
+/// Datagrams of a binding that wait for lookups; further ones are dropped.
+const WAITING_MAX: usize = 4;

@@ -11,7 +11,7 @@ mod failures;
 mod race;
 
 pub use admission::{Admission, Dialing, Quotas};
-pub use dialer::{DIAL_DESCRIPTORS, DIALS_MAX, DialEvent, DialSettings, Dialer};
+pub use dialer::{DIAL_DESCRIPTORS, DIALS_MAX, DialEvent, DialSettings, Dialer, LookupEvent};
 pub(crate) use failures::Failures;
 pub use race::{ATTEMPT_DELAY, Attempt, PARALLEL_MAX, Race, Step, candidates};
 

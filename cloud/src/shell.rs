@@ -34,10 +34,11 @@ use polyrail_tunnel::CloseReason;
 
 use crate::access::AccessList;
 use crate::congestion::Congestion;
-use crate::datagrams::Datagrams;
+use crate::datagrams::{BindingKey, Datagrams, Lookup};
 use crate::descriptors::Descriptors;
 use crate::dial::{
-    DIAL_DESCRIPTORS, DIALS_MAX, DialError, DialSettings, Dialer, Failures, PARALLEL_MAX,
+    DIAL_DESCRIPTORS, DIALS_MAX, DialError, DialSettings, Dialer, Failures, LookupEvent,
+    PARALLEL_MAX,
 };
 use crate::lines::Lines;
 use crate::listeners::Listeners;
@@ -121,11 +122,20 @@ pub(crate) fn dial_settings(config: &CloudConfig, families: Families) -> DialSet
     DialSettings { timeout: dial.timeout, families, user_max, gateway_max }
 }
 
+/// What the dialer works for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum DialKey {
+    /// A connection.
+    Flow(FlowKey),
+    /// The lookup of a name to which a binding sends.
+    Binding(BindingKey),
+}
+
 /// The cloud around the relay.
 pub(crate) struct Cloud {
     pub(crate) daemon: Daemon<CloudTables>,
     pub(crate) listeners: Listeners,
-    pub(crate) dialer: Dialer<FlowKey>,
+    pub(crate) dialer: Dialer<DialKey>,
     pub(crate) datagrams: Datagrams,
     pub(crate) congestion: Congestion,
     pub(crate) paths: Paths,
@@ -187,18 +197,35 @@ impl Cloud {
 
     fn take_dials(&mut self, now: Instant, relay: &mut Relay) {
         while let Some(dial) = self.dialer.poll_event() {
+            let DialKey::Flow(flow) = dial.key else { continue };
             match dial.result {
                 Ok((stream, address)) => {
-                    tracing::debug!(flow = ?dial.key, %address, "dialed");
-                    relay.endpoint().dialed(now, dial.key);
-                    relay.attach(now, dial.key, stream);
+                    tracing::debug!(?flow, %address, "dialed");
+                    relay.endpoint().dialed(now, flow);
+                    relay.attach(now, flow, stream);
                 }
                 Err(error) => {
-                    let of = (dial.key, dial.dialing.1);
+                    let of = (flow, dial.dialing.1);
                     self.fail_dial(now, relay, of, &dial.destination, &error);
                 }
             }
         }
+        while let Some(LookupEvent { key, destination, result }) = self.dialer.poll_lookup() {
+            let DialKey::Binding(key) = key else { continue };
+            if let Err(error) = &result {
+                tracing::debug!(?key, %destination, %error, "datagrams dropped");
+            }
+            let found = result.ok().map(|address| address.ip());
+            let next = self.datagrams.found(now, key, &destination, found);
+            self.look_up(now, relay, next);
+        }
+    }
+
+    /// Looks up the name to which a datagram goes.
+    fn look_up(&mut self, now: Instant, relay: &Relay, lookup: Option<Lookup>) {
+        let Some(Lookup { key, user, destination }) = lookup else { return };
+        self.limit_dials(now, relay);
+        self.dialer.look_up(now, DialKey::Binding(key), (key.0, user), destination);
     }
 
     fn fail_dial(
@@ -242,11 +269,16 @@ impl Cloud {
                     let error = DialError::Overload("too many open files (LimitNOFILE)".into());
                     return self.fail_dial(now, relay, (flow, user), &destination, &error);
                 }
-                self.dialer.dial(now, flow, (flow.session, user), &destination);
+                self.dialer.dial(now, DialKey::Flow(flow), (flow.session, user), &destination);
             }
             // Closed before its dial finished.
-            Event::Reset { flow, .. } | Event::Closed { flow } => self.dialer.cancel(now, flow),
-            Event::Datagram { session, datagram } => self.datagrams.send(now, session, &datagram),
+            Event::Reset { flow, .. } | Event::Closed { flow } => {
+                self.dialer.cancel(now, DialKey::Flow(flow));
+            }
+            Event::Datagram { session, datagram } => {
+                let lookup = self.datagrams.send(now, session, datagram);
+                self.look_up(now, relay, lookup);
+            }
             Event::SessionUp { session, peer, .. } => self.on_session_up(now, session, peer),
             Event::SessionEnded { session, reason } => {
                 let gateway = self.gateways.remove(&session);

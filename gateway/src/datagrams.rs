@@ -1,16 +1,20 @@
-//! Passengers' datagrams: from the transparent sockets to the session, and back from the address
-//! to which the passenger sent.
+//! Passengers' datagrams: from the transparent sockets and the relays of SOCKS5 clients to the
+//! session, and back: from the address to which the passenger sent, or through the relay.
 //!
-//! Each endpoint of a passenger (address and port) has one binding, whatever it sends to, so that
-//! the cloud can map it to one socket (RFC 4787 REQ-1). A binding ends when it is idle, and with
-//! the session.
+//! Each endpoint of a passenger (address and port), and each relay, has one binding, whatever it
+//! sends to, so that the cloud can map it to one socket (RFC 4787 REQ-1). A binding ends when it is
+//! idle, with the session, and with the association of its relay.
+
+mod associations;
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use associations::Associations;
 use mio::Registry;
+use mio::event::Event as Readiness;
 use polyrail_model::{BindingId, Destination, SessionKey, UserId};
 use polyrail_relay::{BindingUse, Relay};
 use polyrail_session::UserDatagram;
@@ -18,12 +22,19 @@ use polyrail_session::limits::BINDINGS_MAX;
 use polyrail_session::wire::DATAGRAM_MAX;
 use socket2::{SockAddr, Socket};
 
+use crate::socks_clients::AssociationRequest;
+use crate::socks5::{ReplyCode, udp_header};
 use crate::too_big::TooBig;
 use crate::transparent::{TransparentUdp, UdpSockets, answering_socket};
 
 /// The datagrams of all passengers.
 pub(crate) struct Datagrams {
     sockets: UdpSockets,
+    associations: Associations,
+    /// The most associations of all users: each has two descriptors.
+    associations_max: usize,
+    /// The cloud carries datagrams; also before the first session.
+    carried: bool,
     /// The session to which the bindings belong.
     session: Option<SessionKey>,
     bindings: Bindings,
@@ -36,7 +47,7 @@ pub(crate) struct Datagrams {
 /// The bindings by number and by endpoint.
 struct Bindings {
     by_id: BTreeMap<BindingId, Binding>,
-    by_endpoint: HashMap<SocketAddr, BindingId>,
+    by_sender: HashMap<Sender, BindingId>,
     /// The number of each user's bindings.
     of_user: HashMap<UserId, usize>,
     user_max: usize,
@@ -44,22 +55,36 @@ struct Bindings {
 }
 
 struct Binding {
-    endpoint: SocketAddr,
+    sender: Sender,
     user: UserId,
     used: BindingUse,
 }
 
+/// The sender of a binding's datagrams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Sender {
+    /// The passenger at this address.
+    Intercepted(SocketAddr),
+    /// The SOCKS5 client of this association.
+    Associated(usize),
+}
+
 impl Datagrams {
-    /// Registers the sockets under `base` and the following tokens.
+    /// Registers the transparent sockets under the first base and the following tokens, and those
+    /// of associations under the second one. The bounds are those of bindings and associations of a
+    /// user, and of all associations.
     pub(crate) fn new(
         now: Instant,
         registry: &Registry,
-        base: usize,
+        (base, associations_base): (usize, usize),
         sockets: Vec<TransparentUdp>,
-        user_max: usize,
+        (user_max, associations_max): (usize, usize),
     ) -> io::Result<Self> {
         Ok(Self {
             sockets: UdpSockets::new(registry, base, sockets)?,
+            associations: Associations::new(registry.try_clone()?, associations_base),
+            associations_max,
+            carried: true,
             session: None,
             bindings: Bindings::new(user_max),
             replies: Replies::default(),
@@ -74,6 +99,58 @@ impl Datagrams {
         self.sockets.on_ready(index);
     }
 
+    /// The cloud of the session carries datagrams, or does not.
+    pub(crate) fn set_carried(&mut self, carried: bool) {
+        self.carried = carried;
+    }
+
+    /// Descriptors of associations.
+    pub(crate) fn descriptors(&self) -> usize {
+        2 * self.associations.len()
+    }
+
+    /// Opens a relay for a SOCKS5 client's datagrams, or refuses. At the bound of all users the one
+    /// with the most loses its oldest association to a user that has at least two fewer.
+    pub(crate) fn associate(
+        &mut self,
+        now: Instant,
+        relay: &mut Relay,
+        request: AssociationRequest,
+    ) {
+        if !self.carried {
+            return request.refuse(ReplyCode::CommandNotSupported);
+        }
+        let own = self.associations.of_user(request.user);
+        let mut has_room = own < self.bindings.user_max && self.bindings.has_room(request.user);
+        if has_room && self.associations.len() >= self.associations_max {
+            match self.associations.spare(own) {
+                Some(index) => self.end(relay, index),
+                None => has_room = false,
+            }
+        }
+        if !has_room {
+            tracing::debug!(peer = %request.peer, "too many relays of SOCKS5 clients");
+            return request.refuse(ReplyCode::GeneralFailure);
+        }
+        self.associations.add(now, request);
+    }
+
+    /// Handles an event of an association's socket.
+    pub(crate) fn on_association(&mut self, relay: &mut Relay, event: &Readiness) {
+        if let Some(ended) = self.associations.on_event(event) {
+            self.end(relay, ended);
+        }
+    }
+
+    /// Ends an association and its binding.
+    fn end(&mut self, relay: &mut Relay, index: usize) {
+        self.associations.remove(index);
+        let binding = self.bindings.end(Sender::Associated(index));
+        if let Some((session, id)) = self.session.zip(binding) {
+            relay.endpoint().forget_binding(session, id);
+        }
+    }
+
     /// Takes passengers' datagrams, and ends idle bindings. `user_of` names the user of an address.
     pub(crate) fn on_turn(
         &mut self,
@@ -86,19 +163,26 @@ impl Datagrams {
             self.bindings.clear();
             self.session = session;
         }
-        let Self { sockets, bindings, too_big, buffer, .. } = self;
-        sockets.receive(now, buffer, DATAGRAMS_PER_TURN, |datagram, payload| {
-            let (endpoint, to) = (datagram.client, datagram.server);
-            let Some(session) = session else { return };
-            let user = user_of(endpoint.ip());
-            let Some(binding) = bindings.of(now, endpoint, user) else { return };
-            if datagram.length > DATAGRAM_MAX {
-                too_big.answer(now, endpoint, to, datagram.length);
-            }
-            let (user, remote) = (Some(user), Destination::Address(canonical(to)));
-            let (payload, expedited) = (payload.to_vec(), datagram.expedited);
+        let Self { sockets, associations, bindings, too_big, buffer, carried, .. } = self;
+        let to = session.filter(|_| *carried);
+        let mut send = |sender, user, remote, payload: &[u8], expedited| {
+            let Some(session) = to else { return };
+            let Some(binding) = bindings.of(now, sender, user) else { return };
+            let (user, payload) = (Some(user), payload.to_vec());
             let datagram = UserDatagram { binding, user, remote, payload, expedited };
             relay.endpoint().send_datagram(now, session, datagram);
+        };
+        sockets.receive(now, buffer, DATAGRAMS_PER_TURN, |datagram, payload| {
+            let (client, remote) = (datagram.client, canonical(datagram.server));
+            let user = user_of(client.ip());
+            if datagram.length > DATAGRAM_MAX {
+                too_big.answer(now, client, datagram.server, datagram.length);
+            }
+            let (remote, marked) = (Destination::Address(remote), datagram.expedited);
+            send(Sender::Intercepted(client), user, remote, payload, marked);
+        });
+        associations.receive(buffer, DATAGRAMS_PER_TURN, |index, user, remote, payload| {
+            send(Sender::Associated(index), user, remote, payload, false);
         });
         if now >= self.sweep_at {
             self.sweep_at = now + SWEEP_EVERY;
@@ -114,7 +198,8 @@ impl Datagrams {
     /// When [`Datagrams::on_turn`] is due.
     pub(crate) fn next_timeout(&self, now: Instant) -> Option<Instant> {
         let sweep = (!self.bindings.by_id.is_empty()).then_some(self.sweep_at);
-        self.sockets.next_timeout(now).into_iter().chain(sweep).min()
+        let relays = self.associations.is_readable().then_some(now);
+        self.sockets.next_timeout(now).into_iter().chain(sweep).chain(relays).min()
     }
 
     /// Hands a datagram of the cloud to its passenger.
@@ -125,56 +210,70 @@ impl Datagrams {
         let Some(binding) = self.bindings.by_id.get_mut(&datagram.binding) else { return };
         let Destination::Address(remote) = &datagram.remote else { return };
         binding.used.on_received();
-        let endpoint = binding.endpoint;
-        if let Err(error) = self.replies.send(now, *remote, endpoint, &datagram.payload) {
-            tracing::debug!(%endpoint, %remote, %error, "datagram not delivered");
+        let (sender, payload) = (binding.sender, &datagram.payload);
+        let sent = match sender {
+            Sender::Intercepted(endpoint) => self.replies.send(now, *remote, endpoint, payload),
+            Sender::Associated(index) => self.associations.send(index, *remote, payload),
+        };
+        if let Err(error) = sent {
+            tracing::debug!(?sender, %remote, %error, "datagram not delivered");
         }
     }
 }
 
 impl Bindings {
     fn new(user_max: usize) -> Self {
-        let (by_id, by_endpoint, of_user) = (BTreeMap::new(), HashMap::new(), HashMap::new());
-        Self { by_id, by_endpoint, of_user, user_max, next: 1 }
+        let (by_id, by_sender, of_user) = (BTreeMap::new(), HashMap::new(), HashMap::new());
+        Self { by_id, by_sender, of_user, user_max, next: 1 }
     }
 
-    /// The binding of an endpoint that has sent; `None` if its user has too many.
-    fn of(&mut self, now: Instant, endpoint: SocketAddr, user: UserId) -> Option<BindingId> {
-        if let Some(&id) = self.by_endpoint.get(&endpoint) {
+    /// Whether this user may have another binding.
+    fn has_room(&self, user: UserId) -> bool {
+        let of_user = self.of_user.get(&user).copied().unwrap_or(0);
+        of_user < self.user_max && self.by_id.len() < BINDINGS_MAX
+    }
+
+    /// The binding of a sender that has sent; `None` if its user has too many.
+    fn of(&mut self, now: Instant, sender: Sender, user: UserId) -> Option<BindingId> {
+        if let Some(&id) = self.by_sender.get(&sender) {
             self.by_id.get_mut(&id)?.used.on_sent(now);
             return Some(id);
         }
-        let of_user = self.of_user.entry(user).or_default();
-        if *of_user >= self.user_max || self.by_id.len() >= BINDINGS_MAX {
+        if !self.has_room(user) {
             return None;
         }
-        *of_user += 1;
+        *self.of_user.entry(user).or_default() += 1;
         let id = BindingId(self.next);
         self.next += 1;
         let mut used = BindingUse::new(now);
         used.on_sent(now);
-        self.by_id.insert(id, Binding { endpoint, user, used });
-        self.by_endpoint.insert(endpoint, id);
+        self.by_id.insert(id, Binding { sender, user, used });
+        self.by_sender.insert(sender, id);
         Some(id)
     }
 
     /// Takes out the bindings that are over.
     fn take_over(&mut self, now: Instant) -> Vec<BindingId> {
         let over = self.by_id.iter().filter(|(_, binding)| binding.used.is_over(now));
-        let over: Vec<BindingId> = over.map(|(&id, _)| id).collect();
-        for binding in over.iter().filter_map(|id| self.by_id.remove(id)) {
-            self.by_endpoint.remove(&binding.endpoint);
-            if let Some(count) = self.of_user.get_mut(&binding.user) {
-                *count -= 1;
-            }
+        let over: Vec<Sender> = over.map(|(_, binding)| binding.sender).collect();
+        over.into_iter().filter_map(|sender| self.end(sender)).collect()
+    }
+
+    /// Takes out the binding of a sender.
+    fn end(&mut self, sender: Sender) -> Option<BindingId> {
+        let id = self.by_sender.remove(&sender)?;
+        let user = self.by_id.remove(&id)?.user;
+        let of_user = self.of_user.get_mut(&user)?;
+        *of_user -= 1;
+        if *of_user == 0 {
+            self.of_user.remove(&user);
         }
-        self.of_user.retain(|_, count| *count > 0);
-        over
+        Some(id)
     }
 
     fn clear(&mut self) {
         self.by_id.clear();
-        self.by_endpoint.clear();
+        self.by_sender.clear();
         self.of_user.clear();
     }
 }
@@ -229,7 +328,10 @@ const SWEEP_EVERY: Duration = Duration::from_secs(1);
 /// Datagrams received from one socket in a turn.
 const DATAGRAMS_PER_TURN: usize = 64;
 /// Longer datagrams are truncated by the kernel, and dropped by the session: they are too long.
-const LENGTH_MAX: usize = DATAGRAM_MAX + 1;
+const LENGTH_MAX: usize = udp_header::HEADER_MAX + DATAGRAM_MAX + 1;
 /// Descriptors for answers.
 const REPLIES_MAX: usize = 256;
 const REPLY_IDLE: Duration = Duration::from_secs(30);
+
+#[cfg(test)]
+mod tests;

@@ -34,6 +34,7 @@ use crate::diversion::Diversion;
 use crate::dns::is_dns;
 use crate::name_service::NameService;
 use crate::socks_clients::{CLIENTS_MAX, SocksClients};
+use crate::socks5::ReplyCode;
 use crate::transparent::TransparentUdp;
 use crate::users::Users;
 use crate::{socks_clients, telemetry, transparent};
@@ -96,8 +97,8 @@ pub fn run(config: GatewayConfig, start: StartOptions) -> anyhow::Result<()> {
         supervisor: Supervisor::from_environment(),
         signals,
     };
-    let mut gateway = Gateway::new(now, daemon, carriers, telemetry, poll.registry())?;
-    gateway.sockets_max = sockets_max;
+    let registry = poll.registry();
+    let mut gateway = Gateway::new(now, daemon, carriers, telemetry, registry, sockets_max)?;
     tracing::info!(%name, %cloud, descriptors, "polyrail-gateway started");
     gateway.daemon.supervisor.ready(Instant::now());
     polyrail_relay::run(&mut poll, &mut relay, &mut gateway).context("the event loop failed")?;
@@ -133,13 +134,14 @@ impl Gateway {
         carriers: Carriers,
         telemetry: Option<Telemetry>,
         registry: &Registry,
+        sockets_max: usize,
     ) -> anyhow::Result<Self> {
         let config = &daemon.config;
         let transparent = gated(registry, TRANSPARENT, listen_transparently(config)?)?;
         let socks = gated(registry, SOCKS, listen_for_socks(config)?)?;
         let names = name_service(config, registry)?;
-        let user_max = daemon.settings.user_flows_max;
-        let datagrams = passengers_datagrams(now, config, registry, user_max)?;
+        let bounds = (daemon.settings.user_flows_max, associations_within(sockets_max));
+        let datagrams = passengers_datagrams(now, config, registry, bounds)?;
         let policy = reply_policy(config);
         let inside = config.intercept.iter().flat_map(|intercept| &intercept.interfaces);
         let users = Users::new(config.users.key, inside.map(ToString::to_string).collect())
@@ -162,7 +164,7 @@ impl Gateway {
             diversion,
             refusals: Refusals::default(),
             refused_lines: LogLimiter::default(),
-            sockets_max: usize::MAX,
+            sockets_max,
             full: LogLimiter::default(),
         })
     }
@@ -203,7 +205,9 @@ impl Gateway {
     /// Whether users' sockets have reached their limit; the other descriptors are reserved for
     /// carriers.
     fn is_full(&mut self, now: Instant, relay: &Relay) -> bool {
-        let full = relay.leg_count() + self.clients.len() >= self.sockets_max;
+        let associations = self.datagrams.as_ref().map_or(0, Datagrams::descriptors);
+        let sockets = relay.leg_count() + self.clients.len() + associations;
+        let full = sockets >= self.sockets_max;
         if full && self.full.permit(now).is_some() {
             tracing::warn!(
                 sockets = self.sockets_max,
@@ -268,10 +272,13 @@ impl Gateway {
                 let (ipv4, ipv6) = (families.v4, families.v6);
                 tracing::info!(cloud = %peer, ipv4, ipv6, datagrams, "session up");
                 self.daemon.session_up(session, peer);
-                if !datagrams && self.datagrams.is_some() {
-                    tracing::warn!(
-                        "the cloud is of an earlier version and carries no UDP: it is rejected"
-                    );
+                if let Some(passengers) = &mut self.datagrams {
+                    passengers.set_carried(datagrams);
+                    if !datagrams {
+                        tracing::warn!(
+                            "the cloud is of an earlier version and carries no UDP: it is rejected"
+                        );
+                    }
                 }
                 if let Some(diversion) = &self.diversion {
                     diversion.set_offer(offer);
@@ -357,6 +364,11 @@ impl Shell for Gateway {
                 polyrail_daemon::serve(self, now, relay);
                 self.on_linkdb(now, relay);
             }
+            ASSOCIATIONS.. => {
+                if let Some(datagrams) = &mut self.datagrams {
+                    datagrams.on_association(relay, event);
+                }
+            }
             SOCKS_CLIENTS.. => self.clients.on_event(now, relay, event),
             DATAGRAMS.. => {
                 if let Some(datagrams) = &mut self.datagrams {
@@ -421,6 +433,12 @@ impl Shell for Gateway {
         for (peer, error) in self.clients.take_refused() {
             self.refuse(now, relay, peer, refused_open(error), &error.to_string());
         }
+        for request in self.clients.take_associations() {
+            match &mut self.datagrams {
+                Some(datagrams) => datagrams.associate(now, relay, request),
+                None => request.refuse(ReplyCode::CommandNotSupported),
+            }
+        }
         if let Some(names) = &mut self.names {
             let users = &mut self.users;
             let refused = names.on_turn(now, relay, |source: IpAddr| users.user(now, source));
@@ -474,9 +492,14 @@ impl Shell for Gateway {
 /// The flows that this number of users' sockets permits, next to sockets that wait for their reset
 /// and SOCKS5 clients without a flow. So the session sheds flows before a descriptor is missing.
 fn flows_within(sockets: usize, socks: bool) -> usize {
-    let clients = if socks { CLIENTS_MAX.min(sockets / 4) } else { 0 };
+    let clients = CLIENTS_MAX.min(sockets / 4) + 2 * associations_within(sockets);
     let resets = PENDING_RESETS_MAX.min(sockets / 8);
-    (sockets - clients - resets).max(1)
+    (sockets - resets - if socks { clients } else { 0 }).max(1)
+}
+
+/// The associations of SOCKS5 clients for this number of users' sockets: an eighth, two for each.
+fn associations_within(sockets: usize) -> usize {
+    sockets / 16
 }
 
 /// The kind of a flow that was not opened.
@@ -546,14 +569,24 @@ fn passengers_datagrams(
     now: Instant,
     config: &GatewayConfig,
     registry: &Registry,
-    user_max: usize,
+    bounds: (usize, usize),
 ) -> anyhow::Result<Option<Datagrams>> {
-    let intercept = config.intercept.as_ref().filter(|intercept| intercept.carries_udp());
-    let Some(intercept) = intercept else { return Ok(None) };
-    let port = intercept.port.get();
-    let sockets = TransparentUdp::bind_loopback(port, intercept.ipv4, intercept.ipv6)
-        .with_context(|| format!("cannot listen for datagrams on port {port} (intercept.port)"))?;
-    Ok(Some(Datagrams::new(now, registry, DATAGRAMS, sockets, user_max)?))
+    let sockets = match &config.intercept {
+        Some(intercept) if intercept.carries_udp() => {
+            let (port, v4, v6) = (intercept.port.get(), intercept.ipv4, intercept.ipv6);
+            TransparentUdp::bind_loopback(port, v4, v6).with_context(|| {
+                format!("cannot listen for datagrams on port {port} (intercept.port)")
+            })?
+        }
+        None => Vec::new(),
+        Some(_) if config.socks5.is_some() => {
+            tracing::info!("SOCKS5 carries no UDP, because intercept.udp is not \"carry\"");
+            return Ok(None);
+        }
+        Some(_) => return Ok(None),
+    };
+    let bases = (DATAGRAMS, ASSOCIATIONS);
+    Ok(Some(Datagrams::new(now, registry, bases, sockets, bounds)?))
 }
 
 const SIGNALS: Token = Token(0);
@@ -563,5 +596,6 @@ const SOCKS: usize = 32;
 const NAMES: usize = 64;
 const DATAGRAMS: usize = 96;
 const SOCKS_CLIENTS: usize = 1024;
+const ASSOCIATIONS: usize = 1 << 24;
 /// Connections accepted from one listener per turn.
 const ACCEPTS_PER_TURN: usize = 64;

@@ -1,13 +1,14 @@
 //! The server's half of a SOCKS5 negotiation (RFC 1928), without sockets.
 //!
-//! Offers the method "no authentication" and the command CONNECT, to IPv4 and IPv6 addresses and
-//! to host names; a name is passed through for the cloud to resolve. BIND and UDP ASSOCIATE are
+//! Offers the method "no authentication" and the commands CONNECT, to IPv4 and IPv6 addresses and
+//! to host names, and UDP ASSOCIATE; a name is passed through for the cloud to resolve. BIND is
 //! answered "command not supported". After any [`Negotiation::receive`] the caller polls
 //! [`Negotiation::poll`], then sends [`Negotiation::output`].
 //!
 //! ```text
 //! Greeting ---> Request ---+--> Waiting --dialed()--> Done        (reply = dialed)
 //!    |             |       +-------------------------> Done       (reply = immediate)
+//!    |             |       +--> Associating --associated()--> Done
 //!    +-------------+---------------> Failed: send the output, then close
 //! ```
 //!
@@ -15,12 +16,14 @@
 //! events and output do not depend on how the input is split; at most [`INPUT_MAX`] bytes are
 //! buffered.
 
-use std::net::{IpAddr, SocketAddr};
+mod address;
+pub mod udp_header;
 
-use polyrail_model::{Destination, HostName};
-use polyrail_session::ResetReason;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use polyrail_config::SocksReply;
+use polyrail_model::Destination;
+use polyrail_session::ResetReason;
 
 /// The REP field (RFC 1928 6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,8 +58,8 @@ pub enum Failure {
     /// The client requires authentication.
     #[error("the client offers no method without authentication")]
     NoMethod,
-    /// A command other than CONNECT.
-    #[error("command {0} is not supported, only CONNECT is")]
+    /// A command other than CONNECT and UDP ASSOCIATE.
+    #[error("command {0} is not supported, only CONNECT and UDP ASSOCIATE are")]
     Command(u8),
     /// An address type other than IPv4, IPv6 and domain name.
     #[error("address type {0} is not supported")]
@@ -70,6 +73,9 @@ pub enum Failure {
     /// The dial failed; only with [`SocksReply::Dialed`].
     #[error("the dial failed: {0:?}")]
     Dial(ReplyCode),
+    /// There is no relay for the client's datagrams.
+    #[error("no relay for UDP: {0:?}")]
+    Association(ReplyCode),
 }
 
 /// A request of a negotiation to its owner.
@@ -77,6 +83,9 @@ pub enum Failure {
 pub enum SocksEvent {
     /// Open a flow to the destination. Further bytes of the client belong to the flow.
     Connect(Destination),
+    /// Relay the client's datagrams, which it sends from this port; from any if it is 0. Then call
+    /// [`Negotiation::associated`].
+    Associate(u16),
     /// Send the output, then close the connection.
     Failed(Failure),
 }
@@ -101,12 +110,19 @@ enum NegotiationState {
     Greeting,
     Request,
     Waiting,
+    Associating,
     Done,
     Failed,
 }
 
 /// The parsed message; `None` while it is incomplete.
 type Parsed<T> = Result<Option<T>, Failure>;
+
+/// A client's command.
+enum Request {
+    Connect(Destination),
+    Associate(u16),
+}
 
 impl Negotiation {
     /// A new negotiation.
@@ -129,7 +145,8 @@ impl Negotiation {
         if self.state == NegotiationState::Failed { bytes.len() } else { consumed }
     }
 
-    /// The next event. At most one [`SocksEvent::Connect`]; [`SocksEvent::Failed`] is the last.
+    /// The next event. At most one [`SocksEvent::Connect`] or [`SocksEvent::Associate`];
+    /// [`SocksEvent::Failed`] is the last.
     pub fn poll(&mut self) -> Option<SocksEvent> {
         self.event.take()
     }
@@ -141,11 +158,20 @@ impl Negotiation {
             return;
         }
         match result {
-            Ok(()) => {
-                self.reply(ReplyCode::Succeeded);
-                self.state = NegotiationState::Done;
-            }
+            Ok(()) => self.succeed(UNKNOWN),
             Err(code) => self.fail(Failure::Dial(code)),
+        }
+    }
+
+    /// After [`SocksEvent::Associate`]: the address of the relay, or the code of the refusal. Other
+    /// calls change nothing.
+    pub fn associated(&mut self, result: Result<SocketAddr, ReplyCode>) {
+        if self.state != NegotiationState::Associating {
+            return;
+        }
+        match result {
+            Ok(relay) => self.succeed(relay),
+            Err(code) => self.fail(Failure::Association(code)),
         }
     }
 
@@ -182,10 +208,14 @@ impl Negotiation {
                     self.state = NegotiationState::Request;
                 }
             }),
-            _ => parse_request(&self.input).map(|request| {
-                if let Some(destination) = request {
-                    self.connect(destination);
+            _ => parse_request(&self.input).map(|request| match request {
+                Some(Request::Connect(destination)) => self.connect(destination),
+                Some(Request::Associate(port)) => {
+                    self.input = Vec::new();
+                    self.event = Some(SocksEvent::Associate(port));
+                    self.state = NegotiationState::Associating;
                 }
+                None => {}
             }),
         };
         if let Err(failure) = parsed {
@@ -196,28 +226,31 @@ impl Negotiation {
     fn connect(&mut self, destination: Destination) {
         self.input = Vec::new();
         self.event = Some(SocksEvent::Connect(destination));
-        self.state = match self.policy {
-            SocksReply::Immediate => {
-                self.reply(ReplyCode::Succeeded);
-                NegotiationState::Done
-            }
-            SocksReply::Dialed => NegotiationState::Waiting,
-        };
+        match self.policy {
+            SocksReply::Immediate => self.succeed(UNKNOWN),
+            SocksReply::Dialed => self.state = NegotiationState::Waiting,
+        }
+    }
+
+    fn succeed(&mut self, bound: SocketAddr) {
+        self.reply(ReplyCode::Succeeded, bound);
+        self.state = NegotiationState::Done;
     }
 
     fn fail(&mut self, failure: Failure) {
         match (self.state, failure.reply_code()) {
             (NegotiationState::Greeting, _) => self.output.extend([VERSION, METHOD_UNACCEPTABLE]),
-            (_, code) => self.reply(code),
+            (_, code) => self.reply(code, UNKNOWN),
         }
         self.input = Vec::new();
         self.state = NegotiationState::Failed;
         self.event = Some(SocksEvent::Failed(failure));
     }
 
-    /// Replies with 0.0.0.0:0 as the bound address: the cloud's address is useless on board.
-    fn reply(&mut self, code: ReplyCode) {
-        self.output.extend([VERSION, code as u8, 0, ADDRESS_V4, 0, 0, 0, 0, 0, 0]);
+    /// VER, REP, RSV, and the bound address (RFC 1928 6).
+    fn reply(&mut self, code: ReplyCode, bound: SocketAddr) {
+        self.output.extend([VERSION, code as u8, 0]);
+        address::encode(bound, &mut self.output);
     }
 }
 
@@ -248,7 +281,7 @@ impl Failure {
             Self::Command(_) => ReplyCode::CommandNotSupported,
             Self::AddressType(_) => ReplyCode::AddressTypeNotSupported,
             Self::Name => ReplyCode::HostUnreachable,
-            Self::Dial(code) => code,
+            Self::Dial(code) | Self::Association(code) => code,
         }
     }
 }
@@ -264,47 +297,32 @@ fn parse_greeting(input: &[u8]) -> Parsed<()> {
     }
 }
 
-/// VER, CMD, RSV, ATYP, DST.ADDR, DST.PORT (RFC 1928 4). RSV is ignored.
-fn parse_request(input: &[u8]) -> Parsed<Destination> {
-    let (kind, rest) = match input {
+/// VER, CMD, RSV, and the destination (RFC 1928 4). RSV is ignored. So is the address from which a
+/// client will send datagrams, because it may be behind a translator.
+fn parse_request(input: &[u8]) -> Parsed<Request> {
+    let (command, rest) = match input {
         [version, ..] if *version != VERSION => return Err(Failure::Version(*version)),
-        [_, command, ..] if *command != COMMAND_CONNECT => return Err(Failure::Command(*command)),
-        [_, _, _, kind, rest @ ..] => (*kind, rest),
+        [_, command @ (COMMAND_CONNECT | COMMAND_ASSOCIATE), rest @ ..] => (*command, rest),
+        [_, command, ..] => return Err(Failure::Command(*command)),
         _ => return Ok(None),
     };
-    let (length, rest) = match (kind, rest) {
-        (ADDRESS_V4, rest) => (4, rest),
-        (ADDRESS_V6, rest) => (16, rest),
-        (ADDRESS_NAME, [0, ..]) => return Err(Failure::Name),
-        (ADDRESS_NAME, [length, rest @ ..]) => (usize::from(*length), rest),
-        (ADDRESS_NAME, []) => return Ok(None),
-        (other, _) => return Err(Failure::AddressType(other)),
+    let Some((destination, _)) = address::parse(rest.get(1..).unwrap_or_default())? else {
+        return Ok(None);
     };
-    let Some((host, [high, low, ..])) = rest.split_at_checked(length) else { return Ok(None) };
-    let port = u16::from_be_bytes([*high, *low]);
-    let address = match kind {
-        ADDRESS_V4 => <[u8; 4]>::try_from(host).map(IpAddr::from).ok(),
-        ADDRESS_V6 => <[u8; 16]>::try_from(host).map(IpAddr::from).ok(),
-        // Some clients send addresses as text in the name field.
-        _ => std::str::from_utf8(host).ok().and_then(|text| text.parse().ok()),
-    };
-    let destination = match address {
-        Some(ip) => Destination::Address(SocketAddr::new(ip.to_canonical(), port)),
-        None => {
-            let text = std::str::from_utf8(host).map_err(|_| Failure::Name)?;
-            Destination::Name(HostName::new(text).map_err(|_| Failure::Name)?, port)
-        }
-    };
-    if port == 0 { Err(Failure::Port) } else { Ok(Some(destination)) }
+    match (command, destination.port()) {
+        (COMMAND_ASSOCIATE, port) => Ok(Some(Request::Associate(port))),
+        (_, 0) => Err(Failure::Port),
+        _ => Ok(Some(Request::Connect(destination))),
+    }
 }
 
+/// The bound address of most replies: the cloud's address is useless on board.
+const UNKNOWN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 const VERSION: u8 = 5;
 const METHOD_NONE: u8 = 0x00;
 const METHOD_UNACCEPTABLE: u8 = 0xff;
 const COMMAND_CONNECT: u8 = 1;
-const ADDRESS_V4: u8 = 1;
-const ADDRESS_NAME: u8 = 3;
-const ADDRESS_V6: u8 = 4;
+const COMMAND_ASSOCIATE: u8 = 3;
 
 #[cfg(test)]
 mod tests;

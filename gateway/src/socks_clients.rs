@@ -1,7 +1,9 @@
-//! SOCKS5 clients from their connection until their flow has a leg.
+//! SOCKS5 clients from their connection until their flow has a leg, or until they want a relay for
+//! datagrams.
 //!
 //! ```text
 //!   Negotiating ──request──> (flow opened) ──reply sent, first data taken──> the relay's leg
+//!        │  └──────────────> AssociationRequest, for the caller
 //!        │                        │
 //!        └───────── failure ──────┴──> Parting: reply sent, waits for the client to close
 //! ```
@@ -82,6 +84,8 @@ pub(crate) struct SocksClients {
     users: HashMap<UserId, usize>,
     /// Clients refused since the last [`SocksClients::take_refused`].
     refused: Vec<(SocketAddr, OpenError)>,
+    /// The requests since the last [`SocksClients::take_associations`].
+    associations: Vec<AssociationRequest>,
     by_flow: HashMap<FlowKey, usize>,
     /// Flows whose clients continue in the next turn; each once, so at most [`CLIENTS_MAX`].
     moved: Vec<FlowKey>,
@@ -95,6 +99,8 @@ struct SocksClient {
     peer: SocketAddr,
     negotiation: Negotiation,
     flow: Option<FlowKey>,
+    /// It wants a relay for datagrams from this port.
+    associates: Option<u16>,
     /// Bytes after the request that the flow has not accepted; at most [`READ_BYTES`].
     first: Vec<u8>,
     /// When the current state times out.
@@ -106,6 +112,16 @@ struct SocksClient {
     parting: bool,
 }
 
+/// A client that waits for a relay for its datagrams.
+pub(crate) struct AssociationRequest {
+    pub(crate) peer: SocketAddr,
+    pub(crate) user: UserId,
+    /// The port from which it will send; 0 if it did not say.
+    pub(crate) port: u16,
+    stream: TcpStream,
+    negotiation: Negotiation,
+}
+
 impl SocksClients {
     pub(crate) fn new(registry: Registry, base: usize, policy: SocksReply) -> Self {
         Self {
@@ -115,6 +131,7 @@ impl SocksClients {
             clients: Slab::new(),
             users: HashMap::new(),
             refused: Vec::new(),
+            associations: Vec::new(),
             by_flow: HashMap::new(),
             moved: Vec::new(),
             moved_at: None,
@@ -139,6 +156,11 @@ impl SocksClients {
     /// The clients that were refused since the last call, and why.
     pub(crate) fn take_refused(&mut self) -> Vec<(SocketAddr, OpenError)> {
         std::mem::take(&mut self.refused)
+    }
+
+    /// The clients that want a relay for datagrams, since the last call.
+    pub(crate) fn take_associations(&mut self) -> Vec<AssociationRequest> {
+        std::mem::take(&mut self.associations)
     }
 
     /// Adds a client, unless its user has too many.
@@ -167,6 +189,7 @@ impl SocksClients {
             peer,
             negotiation: Negotiation::new(self.policy),
             flow: None,
+            associates: None,
             first: Vec::new(),
             deadline: now + NEGOTIATION_MAX,
             reached: false,
@@ -306,6 +329,10 @@ impl SocksClients {
     fn go_on(&mut self, now: Instant, relay: &mut Relay, index: usize) {
         let Some(client) = self.clients.get_mut(index) else { return };
         let read = client.read(now, relay, &mut self.refused);
+        if let Some(port) = client.associates {
+            let client = self.remove(index).map(|client| client.into_request(port));
+            return self.associations.extend(client);
+        }
         if let Some(flow) = client.flow {
             self.by_flow.insert(flow, index);
         }
@@ -374,7 +401,7 @@ impl SocksClient {
         refused: &mut Vec<(SocketAddr, OpenError)>,
     ) -> io::Result<()> {
         let mut buffer = [0; READ_BYTES];
-        while self.flow.is_none() && !self.negotiation.is_done() {
+        while self.flow.is_none() && self.associates.is_none() && !self.negotiation.is_done() {
             let read = match self.stream.read(&mut buffer) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(read) => read,
@@ -388,6 +415,7 @@ impl SocksClient {
                     let opened = self.open(now, relay, destination, &buffer[taken..read]);
                     refused.extend(opened.err().map(|error| (self.peer, error)));
                 }
+                Some(SocksEvent::Associate(port)) => self.associates = Some(port),
                 Some(SocksEvent::Failed(failure)) => {
                     tracing::debug!(peer = %self.peer, %failure, "SOCKS5 client refused");
                 }
@@ -436,16 +464,53 @@ impl SocksClient {
     }
 
     fn send(&mut self) -> io::Result<()> {
-        while !self.negotiation.output().is_empty() {
-            match self.stream.write(self.negotiation.output()) {
-                Ok(sent) => self.negotiation.sent(sent),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
+        send(&mut self.stream, &mut self.negotiation)
     }
+
+    fn into_request(self, port: u16) -> AssociationRequest {
+        let Self { peer, user, stream, negotiation, .. } = self;
+        AssociationRequest { peer, user, port, stream, negotiation }
+    }
+}
+
+impl AssociationRequest {
+    /// The address at which the client has reached the server, with any port.
+    pub(crate) fn relay_address(&self) -> io::Result<SocketAddr> {
+        let mut address = self.stream.local_addr()?;
+        address.set_ip(address.ip().to_canonical());
+        address.set_port(0);
+        Ok(address)
+    }
+
+    /// Replies with the address of the relay, and returns the connection, whose end is that of the
+    /// association.
+    pub(crate) fn accept(mut self, relay: SocketAddr) -> io::Result<TcpStream> {
+        self.negotiation.associated(Ok(relay));
+        send(&mut self.stream, &mut self.negotiation)?;
+        // The buffer of a new connection is empty.
+        let sent = self.negotiation.output().is_empty();
+        sent.then_some(self.stream).ok_or_else(|| io::ErrorKind::WouldBlock.into())
+    }
+
+    /// Replies that there is no relay, and closes the connection.
+    pub(crate) fn refuse(mut self, code: ReplyCode) {
+        self.negotiation.associated(Err(code));
+        // The client may be gone.
+        let _ = send(&mut self.stream, &mut self.negotiation);
+    }
+}
+
+/// Sends the output as far as possible without blocking.
+fn send(stream: &mut TcpStream, negotiation: &mut Negotiation) -> io::Result<()> {
+    while !negotiation.output().is_empty() {
+        match stream.write(negotiation.output()) {
+            Ok(sent) => negotiation.sent(sent),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// The size of one read from a client: the request and a browser's first flight.

@@ -39,18 +39,22 @@ pub fn socks5(namespace: &Namespace, proxy: SocketAddr, to: SocketAddr) -> Resul
 
 /// Negotiates SOCKS5 on a new connection and returns the reply code; 0 is success.
 pub fn negotiate(stream: &mut TcpStream, to: SocketAddr) -> Result<u8> {
-    let mut request = vec![5, 1, 0, 5, 1, 0];
-    match to.ip() {
-        IpAddr::V4(ip) => {
-            request.push(1);
-            request.extend_from_slice(&ip.octets());
-        }
-        IpAddr::V6(ip) => {
-            request.push(4);
-            request.extend_from_slice(&ip.octets());
-        }
-    }
-    request.extend_from_slice(&to.port().to_be_bytes());
+    Ok(request(stream, 1, to)?.0)
+}
+
+/// An address in a SOCKS5 message.
+pub fn socks5_address(address: SocketAddr) -> Vec<u8> {
+    let mut bytes = match address.ip() {
+        IpAddr::V4(ip) => [&[1], &ip.octets()[..]].concat(),
+        IpAddr::V6(ip) => [&[4], &ip.octets()[..]].concat(),
+    };
+    bytes.extend_from_slice(&address.port().to_be_bytes());
+    bytes
+}
+
+/// Sends a SOCKS5 request with this command; returns the reply code and the bound address.
+pub fn request(stream: &mut TcpStream, command: u8, to: SocketAddr) -> Result<(u8, SocketAddr)> {
+    let request = [&[5, 1, 0, 5, command, 0], &socks5_address(to)[..]].concat();
     stream.write_all(&request[..3])?;
     let mut choice = [0; 2];
     stream.read_exact(&mut choice).context("SOCKS5 method")?;
@@ -58,11 +62,13 @@ pub fn negotiate(stream: &mut TcpStream, to: SocketAddr) -> Result<u8> {
     stream.write_all(&request[3..])?;
     let mut head = [0; 4];
     stream.read_exact(&mut head).context("SOCKS5 reply")?;
-    let rest = match head {
-        [5, _, 0, 1] => 4 + 2,
-        [5, _, 0, 4] => 16 + 2,
+    let (mut v4, mut v6, mut port) = ([0; 4], [0; 16], [0; 2]);
+    let ip = match head {
+        [5, _, 0, 1] => stream.read_exact(&mut v4).map(|()| IpAddr::from(v4)),
+        [5, _, 0, 4] => stream.read_exact(&mut v6).map(|()| IpAddr::from(v6)),
         _ => bail!("the proxy replies {head:?}"),
     };
-    stream.read_exact(&mut vec![0; rest]).context("SOCKS5 bound address")?;
-    Ok(head[1])
+    let ip = ip.context("SOCKS5 bound address")?;
+    stream.read_exact(&mut port).context("SOCKS5 bound port")?;
+    Ok((head[1], (ip, u16::from_be_bytes(port)).into()))
 }

@@ -1,7 +1,7 @@
-//! Datagrams of a passenger: an echo server, single exchanges, and a call.
+//! Datagrams of a passenger: an echo server, single exchanges, also through SOCKS5, and a call.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
@@ -11,6 +11,7 @@ use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt};
 use polyrail_emulator::namespace::Namespace;
 
 use crate::addresses::{Family, SERVER};
+use crate::client;
 
 /// The port of the echo server.
 pub const ECHO_PORT: u16 = 7_007;
@@ -97,6 +98,54 @@ pub fn announced_mtu(socket: &UdpSocket, length: usize, patience: Duration) -> R
         _ => None,
     });
     mtu.context("the error has no MTU")
+}
+
+/// A SOCKS5 client with a relay for its datagrams (RFC 1928, section 7).
+#[derive(Debug)]
+pub struct Association {
+    /// The association ends with this connection.
+    pub connection: TcpStream,
+    /// Connected to the relay.
+    pub socket: UdpSocket,
+}
+
+impl Association {
+    /// Asks the proxy for a relay.
+    ///
+    /// # Errors
+    /// The proxy has none.
+    pub fn open(passenger: &Namespace, proxy: SocketAddr) -> Result<Self> {
+        let mut connection = client::connect(passenger, proxy)?;
+        let any = (Ipv4Addr::UNSPECIFIED, 0).into();
+        let (code, relay) = client::request(&mut connection, 3, any)?;
+        ensure!(code == 0, "SOCKS5 reply {code}");
+        ensure!(relay.ip() == proxy.ip(), "the relay is at {relay}");
+        Ok(Self { connection, socket: connected(passenger, relay)? })
+    }
+
+    /// Sends one datagram of this length to the server, as a name if there is one, and waits for
+    /// its echo; false if there is none.
+    ///
+    /// # Errors
+    /// The echo differs or is not from the server, or the socket fails.
+    pub fn echoes(&self, to: &[u8], length: usize, patience: Duration) -> Result<bool> {
+        let payload: Vec<u8> = (0..length).map(|byte| byte as u8).collect();
+        let sent = self.socket.send(&[&[0; 3], to, &payload].concat());
+        self.socket.set_read_timeout(Some(patience))?;
+        let mut buffer = vec![0; 65_536];
+        let received = match sent.and_then(|_| self.socket.recv(&mut buffer)) {
+            Ok(received) => &buffer[..received],
+            // The relay is closed.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(error) => return Err(error).context("an echo"),
+        };
+        let is_echo =
+            |server| received == [&[0; 3], &client::socks5_address(server)[..], &payload].concat();
+        let known = SERVER.both(ECHO_PORT).into_iter().any(is_echo);
+        ensure!(known, "{length} bytes came back as {received:?}");
+        Ok(true)
+    }
 }
 
 /// Sends so many datagrams of this length at once, and returns how many echoes come.

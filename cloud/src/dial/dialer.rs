@@ -1,12 +1,13 @@
 //! All pending dials in one mio loop: the resolver, the races and their sockets.
 //!
 //! `admission` decides which dial begins next; a dial has at most one lookup, so the quotas of
-//! dials are those of lookups. `race` decides which address is tried next. The caller reports
-//! readiness of the dialer's tokens, wake-ups of the resolver's waker and timeouts, and then polls
-//! [`Dialer::poll_event`] until `None`.
+//! dials are those of lookups. A lookup without a dial, for datagrams, counts as a dial. `race`
+//! decides which address is tried next. The caller reports readiness of the dialer's tokens,
+//! wake-ups of the resolver's waker and timeouts, and then polls [`Dialer::poll_event`] and
+//! [`Dialer::poll_lookup`] until `None`.
 //!
-//! Invariants: a dial ends in exactly one event, unless it is cancelled; after that event no
-//! socket, query or timer of the dial is left.
+//! Invariants: a dial or lookup ends in exactly one event, unless it is cancelled; after that event
+//! no socket, query or timer of it is left.
 
 #[cfg(test)]
 mod tests;
@@ -53,6 +54,17 @@ pub struct DialEvent<K> {
     pub result: Result<(TcpStream, SocketAddr), DialError>,
 }
 
+/// The end of one lookup.
+#[derive(Debug)]
+pub struct LookupEvent<K> {
+    /// The caller's key of the lookup.
+    pub key: K,
+    /// The name.
+    pub destination: Destination,
+    /// The first address that the cloud reaches and the access list permits, or the error.
+    pub result: Result<SocketAddr, DialError>,
+}
+
 /// The dials of one event loop, by the caller's keys.
 pub struct Dialer<K> {
     settings: DialSettings,
@@ -66,6 +78,7 @@ pub struct Dialer<K> {
     sockets: Slab<Connecting<K>>,
     timers: BTreeSet<(Instant, K)>,
     events: VecDeque<DialEvent<K>>,
+    lookups: VecDeque<LookupEvent<K>>,
     /// The descriptors that dials may occupy.
     descriptors_max: usize,
 }
@@ -75,6 +88,8 @@ struct Dial {
     /// When it began; before, when it was requested.
     begun: Instant,
     destination: Destination,
+    /// Only the address is wanted.
+    is_lookup: bool,
     timer: Option<Instant>,
     stage: Stage,
 }
@@ -118,6 +133,7 @@ impl<K: Copy + Ord> Dialer<K> {
             sockets: Slab::new(),
             timers: BTreeSet::new(),
             events: VecDeque::new(),
+            lookups: VecDeque::new(),
             descriptors_max: usize::MAX,
         }
     }
@@ -138,10 +154,19 @@ impl<K: Copy + Ord> Dialer<K> {
 
     /// Begins a dial of a user as soon as the quotas permit; `key` must not be in use.
     pub fn dial(&mut self, now: Instant, key: K, dialing: Dialing, destination: &Destination) {
+        self.add(now, key, dialing, (destination.clone(), false));
+    }
+
+    /// Begins the lookup of a name as soon as the quotas permit; `key` must not be in use.
+    pub fn look_up(&mut self, now: Instant, key: K, dialing: Dialing, destination: Destination) {
+        self.add(now, key, dialing, (destination, true));
+    }
+
+    fn add(&mut self, now: Instant, key: K, dialing: Dialing, wanted: (Destination, bool)) {
         debug_assert!(!self.dials.contains_key(&key), "a key names one dial at a time");
-        let destination = destination.clone();
-        let dial = Dial { dialing, begun: now, destination, timer: None, stage: Stage::Waiting };
-        self.dials.insert(key, dial);
+        let (destination, is_lookup) = wanted;
+        let (begun, timer, stage) = (now, None, Stage::Waiting);
+        self.dials.insert(key, Dial { dialing, begun, destination, is_lookup, timer, stage });
         self.arm(key, Some(now + self.settings.timeout));
         if let Some(refused) = self.admission.ask(key, dialing) {
             self.finish(refused, Err(DialError::Quota("it has the most, and too many wait")));
@@ -286,11 +311,17 @@ impl<K: Copy + Ord> Dialer<K> {
         self.events.pop_front()
     }
 
+    /// The next lookup that ended.
+    pub fn poll_lookup(&mut self) -> Option<LookupEvent<K>> {
+        self.lookups.pop_front()
+    }
+
     /// Starts to connect, or ends the dial if no address is permitted.
     fn race(&mut self, now: Instant, key: K, addresses: &[IpAddr]) {
         let Some(dial) = self.dials.get_mut(&key) else { return };
         let port = dial.destination.port();
         match candidates(addresses, port, self.settings.families, &self.access) {
+            Ok(order) if dial.is_lookup => self.end_lookup(key, Ok(order[0])),
             Ok(order) => {
                 let race = Race::new(now, dial.begun, self.settings.timeout, order);
                 dial.stage = Stage::Racing(Box::new(race), Vec::new());
@@ -377,8 +408,17 @@ impl<K: Copy + Ord> Dialer<K> {
     }
 
     fn finish(&mut self, key: K, result: Result<(TcpStream, SocketAddr), DialError>) {
+        if self.dials.get(&key).is_some_and(|dial| dial.is_lookup) {
+            return self.end_lookup(key, result.map(|(_, address)| address));
+        }
         if let Some(Dial { dialing, destination, .. }) = self.forget(key) {
             self.events.push_back(DialEvent { key, dialing, destination, result });
+        }
+    }
+
+    fn end_lookup(&mut self, key: K, result: Result<SocketAddr, DialError>) {
+        if let Some(Dial { destination, .. }) = self.forget(key) {
+            self.lookups.push_back(LookupEvent { key, destination, result });
         }
     }
 

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use polyrail_identity::{Authority, NodeRole};
-use polyrail_model::{BindingId, Destination, UserId};
+use polyrail_model::{BindingId, Destination, HostName, UserId};
 use polyrail_relay::RelayEvent;
 use polyrail_session::{Event, UserDatagram};
 
@@ -28,9 +28,17 @@ fn joined(open_files: u64, tables: &str) -> (tempfile::TempDir, Cloud, [Gateway;
 }
 
 fn send(gateway: &mut Gateway, binding: u64, user: u64, to: SocketAddr, payload: &[u8]) {
+    send_to(gateway, (binding, user), Destination::Address(to), payload);
+}
+
+fn send_to(
+    gateway: &mut Gateway,
+    (binding, user): (u64, u64),
+    remote: Destination,
+    payload: &[u8],
+) {
     let session = gateway.relay.endpoint_ref().current().unwrap();
-    let (binding, user) = (BindingId(binding), Some(UserId(user)));
-    let (remote, payload) = (Destination::Address(to), payload.to_vec());
+    let (binding, user, payload) = (BindingId(binding), Some(UserId(user)), payload.to_vec());
     let datagram = UserDatagram { binding, user, remote, payload, expedited: false };
     gateway.relay.endpoint().send_datagram(Instant::now(), session, datagram);
 }
@@ -104,6 +112,29 @@ fn datagrams_to_forbidden_destinations_and_of_too_many_endpoints_go_nowhere() {
         let came = arrives(&mut gateway, &open, within).is_some();
         assert_eq!(came, passes, "binding {binding} of user {user}");
     }
+}
+
+#[test]
+fn datagrams_to_a_name_arrive_and_are_answered_from_its_address() {
+    let (_folder, cloud, [mut gateway, _]) = joined(1_024, ALLOW);
+    let (server, at) = server("127.0.0.1");
+    let named = |name| Destination::Name(HostName::new(name).unwrap(), at.port());
+    // A lookup of another name of the binding comes first, and fails.
+    for (name, payload) in [("missing.invalid", b"x"), ("localhost", b"1"), ("localhost", b"2")] {
+        send_to(&mut gateway, (7, 1), named(name), payload);
+    }
+    let mut came = Vec::new();
+    while came.len() < 2 {
+        let (from, payload) = arrives(&mut gateway, &server, SOON).unwrap();
+        came.push(payload);
+        server.send_to(b"a", from).unwrap();
+    }
+    came.sort_unstable();
+    assert_eq!(came, b"12");
+    assert_eq!(received(&mut gateway).remote, Destination::Address(at));
+    cloud.until_logged("missing.invalid");
+    send_to(&mut gateway, (7, 1), named("localhost"), b"3");
+    assert_eq!(arrives(&mut gateway, &server, SHORT).unwrap().1, b'3', "the name is known");
 }
 
 #[test]

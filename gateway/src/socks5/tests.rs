@@ -2,6 +2,7 @@
 
 use std::net::Ipv6Addr;
 
+use polyrail_model::HostName;
 use proptest::prelude::*;
 
 use super::*;
@@ -80,7 +81,9 @@ fn failures_are_answered_with_their_code() {
         (vec![5, 2, 1, 2], Failure::NoMethod, &[5, 0xff]),
         (vec![5, 1, 0, 4], Failure::Version(4), &[5, 0, 5, 1]),
         (request(2, 1, &[1; 4], 80), Failure::Command(2), &[5, 0, 5, 7]),
-        (request(3, 1, &[1; 4], 80), Failure::Command(3), &[5, 0, 5, 7]),
+        (request(4, 1, &[1; 4], 80), Failure::Command(4), &[5, 0, 5, 7]),
+        (request(3, 2, &[1; 4], 80), Failure::AddressType(2), &[5, 0, 5, 8]),
+        (request(3, 3, &[0], 80), Failure::Name, &[5, 0, 5, 4]),
         (request(1, 2, &[1; 4], 80), Failure::AddressType(2), &[5, 0, 5, 8]),
         (request(1, 3, &[0], 80), Failure::Name, &[5, 0, 5, 4]),
         (named("-bad-", 80), Failure::Name, &[5, 0, 5, 4]),
@@ -113,6 +116,32 @@ fn dialed_reply_waits_for_the_result_of_the_dial() {
         assert_eq!(negotiation.is_done(), result.is_ok());
         assert_eq!(negotiation.is_failed(), result.is_err());
         assert_eq!(negotiation.poll().is_some(), result.is_err());
+    }
+}
+
+#[test]
+fn association_is_answered_with_the_address_of_its_relay() {
+    let (v4, v6) = ("192.0.2.9:7000".parse().unwrap(), "[2001:db8::9]:7000".parse().unwrap());
+    for (bytes, port, result, reply) in [
+        (request(3, 1, &[0; 4], 0), 0, Ok(v4), &b"\x05\0\0\x01\xc0\0\x02\x09\x1b\x58"[..]),
+        (request(3, 1, &[10, 0, 0, 7], 5_000), 5_000, Ok(v4), b"\x05\0\0\x01\xc0"),
+        (request(3, 4, &[0; 16], 1), 1, Ok(v6), b"\x05\0\0\x04\x20\x01\x0d\xb8"),
+        (request(3, 3, b"\x01x", 2), 2, Err(ReplyCode::GeneralFailure), b"\x05\x01\0\x01\0"),
+        (request(3, 1, &[0; 4], 0), 0, Err(ReplyCode::CommandNotSupported), b"\x05\x07\0\x01"),
+    ] {
+        for policy in [SocksReply::Immediate, SocksReply::Dialed] {
+            let mut negotiation = Negotiation::new(policy);
+            assert_eq!(negotiation.receive(&bytes), bytes.len());
+            assert_eq!(negotiation.poll(), Some(SocksEvent::Associate(port)));
+            negotiation.dialed(Ok(()));
+            assert_eq!(negotiation.output(), [5, 0], "it is no dial");
+            negotiation.associated(result);
+            negotiation.associated(Ok(v4));
+            assert_eq!(negotiation.output()[2..][..reply.len()], *reply);
+            assert_eq!(negotiation.output().len(), if result == Ok(v6) { 24 } else { 12 });
+            let ends = (negotiation.is_done(), negotiation.is_failed());
+            assert_eq!(ends, (result.is_ok(), result.is_err()));
+        }
     }
 }
 

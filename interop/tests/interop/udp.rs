@@ -4,16 +4,18 @@ use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, ensure};
-use polyrail_interop::addresses::{Family, SERVER};
+use polyrail_interop::addresses::{Family, GATEWAY, SERVER, SERVER_NAME, SERVER_NAME_V4};
+use polyrail_interop::addresses::{SERVER_NAME_V6, SOCKS5_PORT};
 use polyrail_interop::carrier::Link;
-use polyrail_interop::datagrams::{
-    Call, ECHO_PORT, announced_mtu, burst, connected, echoes, serve_echo,
-};
+use polyrail_interop::client::{self, socks5_address};
+use polyrail_interop::datagrams::{Association, Call, ECHO_PORT, announced_mtu};
+use polyrail_interop::datagrams::{burst, connected, echoes, serve_echo};
 use polyrail_interop::world::Plan;
 
-use crate::{alone, both_modes, in_both_modes};
+use crate::{alone, both_modes, in_both_modes, scenario};
 
 const PATIENCE: Duration = Duration::from_secs(2);
+const SHORT: Duration = Duration::from_millis(300);
 
 #[test]
 fn datagrams_of_every_length_cross_in_both_families() -> Result<()> {
@@ -31,6 +33,72 @@ fn datagrams_of_every_length_cross_in_both_families() -> Result<()> {
             let came = burst(&socket, 20, 1_000, Duration::from_millis(500))?;
             ensure!(came == 20, "{came} of a burst of 20, {family:?}");
         }
+        Ok(())
+    })
+}
+
+#[test]
+fn socks_clients_datagrams_cross_in_both_families() -> Result<()> {
+    in_both_modes(&Plan::twins(), Duration::from_secs(60), |world| {
+        serve_echo(&world.lab.server)?;
+        for family in Family::BOTH {
+            let proxy = GATEWAY.at(family, SOCKS5_PORT);
+            let association = Association::open(&world.lab.passenger, proxy)?;
+            for server in SERVER.both(ECHO_PORT) {
+                let to = socks5_address(server);
+                for length in [0, 1, 200, 1_200, 1_452, 2_048] {
+                    let came = association.echoes(&to, length, PATIENCE)?;
+                    ensure!(came, "{length} bytes to {server} through {proxy}: lost");
+                }
+                let too_long = association.echoes(&to, 2_049, Duration::from_millis(300))?;
+                ensure!(!too_long, "too long, {server} through {proxy}");
+            }
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn socks_client_sends_to_names_until_its_connection_ends() -> Result<()> {
+    in_both_modes(&Plan::twins().proxy_alone(), Duration::from_secs(60), |world| {
+        serve_echo(&world.lab.server)?;
+        let association = Association::open(&world.lab.passenger, world.proxy())?;
+        let port = ECHO_PORT.to_be_bytes();
+        let named = |name: &str| [&[3, name.len() as u8], name.as_bytes(), &port].concat();
+        for name in [SERVER_NAME, SERVER_NAME_V4, SERVER_NAME_V6] {
+            for length in [0, 1_200] {
+                let came = association.echoes(&named(name), length, PATIENCE)?;
+                ensure!(came, "{length} bytes to {name}: lost");
+            }
+        }
+        let missing = association.echoes(&named("no.polyrail.test"), 1, SHORT)?;
+        ensure!(!missing, "an echo of nobody");
+
+        // Neither another address nor another port of the client's host may use the relay.
+        let relay = association.socket.peer_addr()?;
+        for stranger in [&world.lab.gateway, &world.lab.passenger] {
+            let to = socks5_address(SERVER.at(Family::V4, ECHO_PORT));
+            connected(stranger, relay)?.send(&[&[0; 3], &to[..], b"stranger"].concat())?;
+        }
+        association.socket.set_read_timeout(Some(SHORT))?;
+        ensure!(association.socket.recv(&mut [0; 64]).is_err(), "a stranger's datagram passed");
+        let own = socks5_address(SERVER.at(Family::V4, ECHO_PORT));
+        ensure!(association.echoes(&own, 100, PATIENCE)?, "the client's own afterwards");
+
+        association.connection.shutdown(std::net::Shutdown::Both)?;
+        std::thread::sleep(SHORT);
+        ensure!(!association.echoes(&own, 100, SHORT)?, "the relay outlives its connection");
+        Ok(())
+    })
+}
+
+#[test]
+fn socks_relay_is_refused_if_udp_is_not_carried() -> Result<()> {
+    let plan = Plan::twins().gateway("intercept.udp", "reject");
+    scenario(&plan, Duration::from_secs(30), |world| {
+        let mut stream = client::connect(&world.lab.passenger, world.proxy())?;
+        let (code, _) = client::request(&mut stream, 3, "0.0.0.0:0".parse()?)?;
+        ensure!(code == 7, "SOCKS5 reply {code}");
         Ok(())
     })
 }

@@ -39,9 +39,18 @@ impl Bench {
 
     /// Runs the loop until a dial ends.
     fn event(&mut self) -> DialEvent<u32> {
+        self.until(Dialer::poll_event)
+    }
+
+    /// Runs the loop until a lookup ends.
+    fn lookup(&mut self) -> LookupEvent<u32> {
+        self.until(Dialer::poll_lookup)
+    }
+
+    fn until<T>(&mut self, poll: impl Fn(&mut Dialer<u32>) -> Option<T>) -> T {
         let mut events = mio::Events::with_capacity(16);
         loop {
-            if let Some(event) = self.dialer.poll_event() {
+            if let Some(event) = poll(&mut self.dialer) {
                 return event;
             }
             let timeout = self.dialer.next_timeout().expect("a dial is under way");
@@ -124,6 +133,28 @@ fn name_is_resolved_and_the_listening_family_wins() {
     let (_, to) = event.result.unwrap();
     assert_eq!(to, address);
     bench.assert_clean();
+}
+
+#[test]
+fn lookup_finds_a_permitted_address_without_a_connection() {
+    let (server, address) = listener();
+    server.set_nonblocking(true).unwrap();
+    let mut bench = Bench::new(&["127.0.0.0/8"], Duration::from_secs(20));
+    let destination = named("localhost", address.port());
+    for (key, permitted) in [(1, true), (2, false)] {
+        if !permitted {
+            bench.dialer.access = AccessList::new(&[], &[], &[]);
+        }
+        bench.dialer.look_up(Instant::now(), key, USER, destination.clone());
+        let event = bench.lookup();
+        assert_eq!((event.key, event.destination), (key, destination.clone()));
+        match event.result {
+            Ok(found) => assert_eq!((found, permitted), (address, true)),
+            Err(error) => assert!(matches!(error, DialError::Forbidden(_)) && !permitted),
+        }
+        bench.assert_clean();
+    }
+    assert!(server.accept().is_err(), "a lookup connects");
 }
 
 #[test]
