@@ -216,11 +216,10 @@ fn receive_until(socket: &UdpSocket, begin: Instant, over: &AtomicBool) -> Recei
         let number = buffer.first_chunk().map_or(0, |number| u32::from_be_bytes(*number));
         if buffer[..length] != packet(number) {
             corrupted += 1;
-        } else if echoes.contains_key(&number) {
-            repeated += 1;
-        } else {
-            echoes.insert(number, (begin + PACKET_EVERY * number).elapsed());
+            continue;
         }
+        let trip = (begin + PACKET_EVERY * number).elapsed();
+        repeated += usize::from(echoes.insert(number, trip).is_some());
     }
     (echoes, repeated, corrupted)
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::addresses::{CLOUD, CLOUD_PORT, SERVER};
 use crate::carrier::{self, Link};
 use crate::configuration::strings;
-use crate::datagrams::{self, Call, ECHO_PORT, RunningCall};
+use crate::datagrams::{self, Call, ECHO_PORT, PACKET_EVERY, RunningCall};
 use crate::download::{Download, Running};
 use crate::lab::Side;
 use crate::web::sha256_of;
@@ -185,10 +185,14 @@ fn transfer_and_call(
     let call = RunningCall::start(&datagrams::connected(&world.lab.passenger, server)?)?;
     let times = transfer(world, row, victims, tolerance, outcome)?;
     let call = call.end()?;
-    for (step, time) in outcome.steps.iter_mut().zip(times) {
+    for ((step, time), victim) in outcome.steps.iter_mut().zip(times).zip(victims) {
         let packets = call.within(time);
         step.datagrams = packets.len();
         step.lost = packets.iter().filter(|trip| trip.is_none()).count();
+        let (fault, lost) = (&step.fault, step.lost);
+        let limit = Duration::from_millis(step.target_ms) * tolerance;
+        let alternative = Ways::of(row.gateway, row.cloud, 1 - victim).any();
+        ensure!(!alternative || PACKET_EVERY * lost as u32 <= limit, "{fault}: {lost} lost");
     }
     let Call { repeated, corrupted, .. } = call;
     ensure!(repeated + corrupted == 0, "{repeated} datagrams repeated, {corrupted} corrupted");
