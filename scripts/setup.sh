@@ -3,9 +3,9 @@
 # tests' guest, and says what it does.
 #
 # Does nothing when all is there. Asks nothing. Needs root or sudo only when something is missing.
-# Starts no service: Debian starts a freshly installed nginx and gpsd at once and at each boot,
-# which would take ports and receivers of this machine; both are prevented here, what was there
-# before is left as it is.
+# Starts no service: Debian starts freshly installed servers (nginx, caddy, stund) and gpsd at once
+# and at each boot, which would take ports and receivers of this machine; both are prevented here,
+# what was there before is left as it is.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"
@@ -57,6 +57,8 @@ install() {
         apt-get -qq install -y --no-install-recommends "$@" </dev/null
     keep_off nginx-light nginx "$@"
     keep_off gpsd "gpsd.socket gpsd" "$@"
+    keep_off caddy caddy "$@"
+    keep_off stun-server stun "$@"
 }
 
 # Fetches the kernel of the tests' guest (lab/emulator/src/guest.rs). Its package is unpacked, not

@@ -1,11 +1,16 @@
 //! Datagrams of a passenger: an echo server, single exchanges, also through SOCKS5, and a call.
 
+use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
+use std::ops::Range;
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use nix::sys::socket::sockopt::{Ipv4RecvErr, Ipv6RecvErr};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt};
 use polyrail_emulator::namespace::Namespace;
@@ -167,16 +172,21 @@ pub fn burst(socket: &UdpSocket, count: u8, length: usize, patience: Duration) -
 }
 
 /// What happened to the packets of a call.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Call {
     /// The round-trip time of each packet; `None` if it was lost. Sent every [`PACKET_EVERY`].
     pub round_trips: Vec<Option<Duration>>,
     /// Echoes that came more than once.
     pub repeated: usize,
+    /// Datagrams that nobody has sent.
+    pub corrupted: usize,
+    begin: Instant,
 }
 
 /// The distance of the packets of a call.
 pub const PACKET_EVERY: Duration = Duration::from_millis(20);
+/// How long echoes are awaited after the last packet.
+const LINGER: Duration = Duration::from_millis(500);
 
 impl Call {
     /// Makes a call of this length: 50 packets of 172 bytes a second, which the server returns.
@@ -184,40 +194,140 @@ impl Call {
     /// # Errors
     /// The socket fails.
     pub fn make(socket: &UdpSocket, length: Duration) -> Result<Self> {
-        let count = length.div_duration_f64(PACKET_EVERY) as usize;
-        let receiver = socket.try_clone()?;
-        receiver.set_read_timeout(Some(Duration::from_millis(100)))?;
-        let begin = Instant::now();
-        let until = begin + length + Duration::from_secs(1);
-        let receive = move || {
-            let mut call = Self { round_trips: vec![None; count], repeated: 0 };
-            let mut buffer = [0; 2_048];
-            while Instant::now() < until {
-                let Ok(length) = receiver.recv(&mut buffer) else { continue };
-                let Some(number) = buffer[..length].first_chunk::<4>() else { continue };
-                let number = u32::from_be_bytes(*number) as usize;
-                let sent_at = begin + PACKET_EVERY * number as u32;
-                match call.round_trips.get_mut(number) {
-                    Some(place @ None) => *place = Some(sent_at.elapsed()),
-                    Some(Some(_)) => call.repeated += 1,
-                    None => {}
-                }
-            }
-            call
-        };
-        let receiving = std::thread::spawn(receive);
-        for number in 0..count as u32 {
-            let due = begin + PACKET_EVERY * number;
-            std::thread::sleep(due.saturating_duration_since(Instant::now()));
-            let mut packet = [0; 172];
-            packet[..4].copy_from_slice(&number.to_be_bytes());
-            socket.send(&packet)?;
-        }
-        receiving.join().map_err(|_| anyhow::anyhow!("the receiver of a call panicked"))
+        let running = RunningCall::start(socket)?;
+        std::thread::sleep(length);
+        running.end()
     }
 
     /// How many were lost, or took longer than this.
     pub fn bad(&self, limit: Duration) -> usize {
         self.round_trips.iter().filter(|trip| trip.is_none_or(|trip| trip > limit)).count()
+    }
+
+    /// The packets sent in this time.
+    pub fn within(&self, time: Range<Instant>) -> &[Option<Duration>] {
+        let number = |at: Instant| {
+            let after = at.saturating_duration_since(self.begin).div_duration_f64(PACKET_EVERY);
+            (after.ceil() as usize).min(self.round_trips.len())
+        };
+        &self.round_trips[number(time.start)..number(time.end)]
+    }
+}
+
+/// A call that lasts until [`RunningCall::end`], or until it is dropped.
+#[derive(Debug)]
+pub struct RunningCall {
+    begin: Instant,
+    enough: Arc<AtomicBool>,
+    threads: Option<(JoinHandle<io::Result<u32>>, JoinHandle<Received>)>,
+}
+
+/// The round-trip times of echoes by number, and the counts of repeated and corrupted ones.
+type Received = (HashMap<u32, Duration>, usize, usize);
+
+impl RunningCall {
+    /// Begins to send.
+    ///
+    /// # Errors
+    /// The socket fails.
+    pub fn start(socket: &UdpSocket) -> Result<Self> {
+        let (sender, receiver) = (socket.try_clone()?, socket.try_clone()?);
+        receiver.set_read_timeout(Some(Duration::from_millis(100)))?;
+        let (enough, over) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
+        let begin = Instant::now();
+        let flags = (Arc::clone(&enough), Arc::clone(&over));
+        let sending = std::thread::spawn(move || {
+            let sent = send_until(&sender, begin, &flags.0);
+            std::thread::sleep(LINGER);
+            flags.1.store(true, Ordering::Relaxed);
+            sent
+        });
+        let receiving = std::thread::spawn(move || receive_until(&receiver, begin, &over));
+        Ok(Self { begin, enough, threads: Some((sending, receiving)) })
+    }
+
+    /// Ends it and waits for the last echoes.
+    ///
+    /// # Errors
+    /// The socket failed.
+    pub fn end(mut self) -> Result<Call> {
+        self.enough.store(true, Ordering::Relaxed);
+        let (sending, receiving) = self.threads.take().context("the call has ended")?;
+        let sent = sending.join().map_err(|_| anyhow!("the sender of a call panicked"))?;
+        let sent = sent.context("a call")?;
+        let received = receiving.join().map_err(|_| anyhow!("the receiver of a call panicked"))?;
+        let (echoes, repeated, corrupted) = received;
+        let round_trips = (0..sent).map(|number| echoes.get(&number).copied()).collect();
+        Ok(Call { round_trips, repeated, corrupted, begin: self.begin })
+    }
+}
+
+impl Drop for RunningCall {
+    fn drop(&mut self) {
+        self.enough.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The packet of a call with this number.
+fn packet(number: u32) -> [u8; 172] {
+    let mut packet = [number as u8; 172];
+    packet[..4].copy_from_slice(&number.to_be_bytes());
+    packet
+}
+
+fn send_until(socket: &UdpSocket, begin: Instant, enough: &AtomicBool) -> io::Result<u32> {
+    let mut number = 0;
+    while !enough.load(Ordering::Relaxed) {
+        socket.send(&packet(number))?;
+        number += 1;
+        let due = begin + PACKET_EVERY * number;
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+    }
+    Ok(number)
+}
+
+fn receive_until(socket: &UdpSocket, begin: Instant, over: &AtomicBool) -> Received {
+    let (mut echoes, mut repeated, mut corrupted) = (HashMap::new(), 0, 0);
+    let mut buffer = [0; 2_048];
+    while !over.load(Ordering::Relaxed) {
+        let Ok(length) = socket.recv(&mut buffer) else { continue };
+        let number = buffer.first_chunk().map_or(0, |number| u32::from_be_bytes(*number));
+        if buffer[..length] != packet(number) {
+            corrupted += 1;
+            continue;
+        }
+        let trip = (begin + PACKET_EVERY * number).elapsed();
+        repeated += usize::from(echoes.insert(number, trip).is_some());
+    }
+    (echoes, repeated, corrupted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn call_counts_lost_repeated_and_corrupted_packets() {
+        let [passenger, server] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
+        passenger.connect(server.local_addr().unwrap()).unwrap();
+        server.connect(passenger.local_addr().unwrap()).unwrap();
+        let begin = Instant::now();
+        let call = RunningCall::start(&passenger).unwrap();
+        let mut buffer = [0; 2_048];
+        for number in 0..6 {
+            let length = server.recv(&mut buffer).unwrap();
+            // Number 1 is lost, number 2 is repeated, and number 3 is changed.
+            buffer[100] ^= u8::from(number == 3);
+            for _ in 0..[1, 0, 2, 1, 1, 1][number] {
+                server.send(&buffer[..length]).unwrap();
+            }
+        }
+        let call = call.end().unwrap();
+        assert_eq!((call.repeated, call.corrupted), (1, 1));
+        let lost: Vec<bool> = call.round_trips[..6].iter().map(Option::is_none).collect();
+        assert_eq!(lost, [false, true, false, true, false, false]);
+        assert_eq!(call.within(begin..begin).len(), 0);
+        let all = call.within(begin..begin + Duration::from_secs(60));
+        assert_eq!(all.len(), call.round_trips.len());
     }
 }

@@ -23,13 +23,23 @@ pub struct Program {
     path: PathBuf,
     arguments: Vec<OsString>,
     log: PathBuf,
+    output: Option<PathBuf>,
+    home: Option<PathBuf>,
     resolver: Option<PathBuf>,
 }
 
 impl Program {
     /// A program whose output is appended to `log`.
     pub fn new(name: &str, path: impl Into<PathBuf>, log: PathBuf) -> Program {
-        Program { name: name.into(), path: path.into(), arguments: Vec::new(), log, resolver: None }
+        Program {
+            name: name.into(),
+            path: path.into(),
+            arguments: Vec::new(),
+            log,
+            output: None,
+            home: None,
+            resolver: None,
+        }
     }
 
     /// Adds an argument.
@@ -50,18 +60,34 @@ impl Program {
         self
     }
 
+    /// Writes its standard output to this file, and only its errors to the log.
+    pub fn output(mut self, file: &Path) -> Program {
+        self.output = Some(file.to_path_buf());
+        self
+    }
+
+    /// Sets its `HOME`.
+    pub fn home(mut self, folder: &Path) -> Program {
+        self.home = Some(folder.to_path_buf());
+        self
+    }
+
     /// Starts it inside a namespace; it dies with the calling thread at the latest.
     pub fn start(&self, namespace: &Namespace) -> Result<Process> {
-        let log = File::options().create(true).append(true).open(&self.log)?;
-        let errors = log.try_clone()?;
+        let errors = File::options().create(true).append(true).open(&self.log)?;
+        let output = match &self.output {
+            Some(file) => File::create(file)?,
+            None => errors.try_clone()?,
+        };
         let mut command = match &self.resolver {
             Some(file) => namespace.command_with_resolver(&self.path, file)?,
             None => namespace.command(&self.path),
         };
         let child = command
             .args(&self.arguments)
+            .envs(self.home.iter().map(|folder| ("HOME", folder)))
             .stdin(Stdio::null())
-            .stdout(log)
+            .stdout(output)
             .stderr(errors)
             .spawn()
             .with_context(|| format!("starting {} ({})", self.name, self.path.display()))?;

@@ -1,5 +1,6 @@
 //! Runs a row: a world, a download with faults one after another, and the check of the hash.
 
+use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::addresses::{CLOUD, CLOUD_PORT, SERVER};
 use crate::carrier::{self, Link};
 use crate::configuration::strings;
+use crate::datagrams::{self, Call, ECHO_PORT, PACKET_EVERY, RunningCall};
 use crate::download::{Download, Running};
 use crate::lab::Side;
 use crate::web::sha256_of;
@@ -30,6 +32,10 @@ pub(super) const RUN_UP: Duration = Duration::from_millis(1500);
 pub(super) const PAUSE: Duration = Duration::from_millis(500);
 /// How long the end of a download may take.
 const END_LIMIT: Duration = Duration::from_secs(20);
+/// How long the echo of a datagram may take after the row.
+const ECHO_PATIENCE: Duration = Duration::from_secs(3);
+/// The longest datagram, which crosses in parts.
+const LONGEST: usize = 2_048;
 /// How long a row that cannot connect is observed.
 const REFUSED_TIME: Duration = Duration::from_secs(3);
 
@@ -58,6 +64,10 @@ pub struct StepResult {
     pub took_ms: u64,
     /// The target, ms.
     pub target_ms: u64,
+    /// Datagrams that a passenger sent from the beginning of the fault to [`PAUSE`] after it.
+    pub datagrams: usize,
+    /// How many of them had no echo.
+    pub lost: usize,
     /// The verdict.
     pub verdict: Verdict,
 }
@@ -119,7 +129,7 @@ fn in_world(row: &Row, tolerance: u32, logs: Option<&Path>, outcome: &mut RowRes
     let victims = row.victims().context("a fault that makes sense for no carrier")?;
     let mut world = World::start_cold(&plan(row, &victims, RATE_MBIT_S)).context("setting up")?;
     let result = if row.can_connect() {
-        transfer(&mut world, row, &victims, tolerance, outcome)
+        transfer_and_call(&mut world, row, &victims, tolerance, outcome)
     } else {
         refused(&mut world)
     };
@@ -161,16 +171,48 @@ pub(super) fn plan(row: &Row, victims: &[usize], rate_mbit_s: f64) -> Plan {
     }
 }
 
-pub(super) fn transfer(
+/// [`transfer`] during a call of another program of the passenger.
+fn transfer_and_call(
     world: &mut World,
     row: &Row,
     victims: &[usize],
     tolerance: u32,
     outcome: &mut RowResult,
 ) -> Result<()> {
+    wait_for_carriers(world, row, victims)?;
+    datagrams::serve_echo(&world.lab.server)?;
+    let server = SERVER.at(row.family, ECHO_PORT);
+    let call = RunningCall::start(&datagrams::connected(&world.lab.passenger, server)?)?;
+    let times = transfer(world, row, victims, tolerance, outcome)?;
+    let call = call.end()?;
+    for ((step, time), victim) in outcome.steps.iter_mut().zip(times).zip(victims) {
+        let packets = call.within(time);
+        step.datagrams = packets.len();
+        step.lost = packets.iter().filter(|trip| trip.is_none()).count();
+        let (fault, lost) = (&step.fault, step.lost);
+        let limit = Duration::from_millis(step.target_ms) * tolerance;
+        let alternative = Ways::of(row.gateway, row.cloud, 1 - victim).any();
+        ensure!(!alternative || PACKET_EVERY * lost as u32 <= limit, "{fault}: {lost} lost");
+    }
+    let Call { repeated, corrupted, .. } = call;
+    ensure!(repeated + corrupted == 0, "{repeated} datagrams repeated, {corrupted} corrupted");
+    let socket = datagrams::connected(&world.lab.passenger, server)?;
+    ensure!(datagrams::echoes(&socket, LONGEST, ECHO_PATIENCE)?, "no echo of a datagram");
+    Ok(())
+}
+
+/// A download in which the carriers suffer the faults of the row; they must be up. Returns when
+/// each fault began, and when [`PAUSE`] after it ended.
+pub(super) fn transfer(
+    world: &mut World,
+    row: &Row,
+    victims: &[usize],
+    tolerance: u32,
+    outcome: &mut RowResult,
+) -> Result<Vec<Range<Instant>>> {
     let server = SERVER.at(row.family, PORT);
     let endless = Endless::serve(&world.lab.server, server, Duration::ZERO)?;
-    wait_for_carriers(world, row, victims)?;
+    let mut times = Vec::new();
     let before = carrier::counters(&world.lab)?;
     let mut download = start_download(world, row, row.cloud != CloudMode::Auto)?;
     let drawer = Namespace::new()?;
@@ -184,14 +226,17 @@ pub(super) fn transfer(
             std::thread::sleep(RUN_UP);
         }
         let limit = class.target() * tolerance;
+        let begin = Instant::now();
         let victim = Victim { world, carrier: *victim, drawer: &drawer, limit };
         let took = victim.suffer(*fault, expected, since).with_context(|| fault.to_string())?;
         let fault = fault.to_string();
         outcome.steps.push(step(fault, NAMES[victim.carrier], class, took));
         ensure!(!download.ended(), "the download ended on the way");
         std::thread::sleep(PAUSE);
+        times.push(begin..Instant::now());
     }
-    verify(download, &endless, outcome)
+    verify(download, &endless, outcome)?;
+    Ok(times)
 }
 
 pub(super) fn step(fault: String, carrier: &str, class: Class, took: Duration) -> StepResult {
@@ -203,6 +248,8 @@ pub(super) fn step(fault: String, carrier: &str, class: Class, took: Duration) -
         class: class.name().into(),
         took_ms: ms(took),
         target_ms: ms(target),
+        datagrams: 0,
+        lost: 0,
         verdict: if took <= target { Verdict::Ok } else { Verdict::Late },
     }
 }

@@ -101,8 +101,9 @@ impl SkewRow {
         let plan = row::plan(row, &victims, RATE_MBIT_S);
         let plan = plan.rail(Rail::default()).previous(self.previous);
         let mut world = World::start_cold(&plan).context("setting up")?;
-        let result = row::transfer(&mut world, row, &victims, tolerance, outcome)
-            .and_then(|()| upload(&world, row.family).context("the upload"))
+        let result = row::wait_for_carriers(&mut world, row, &victims)
+            .and_then(|()| row::transfer(&mut world, row, &victims, tolerance, outcome))
+            .and_then(|_| upload(&world, row.family).context("the upload"))
             .and_then(|()| self.exchange_datagrams(&world))
             .and_then(|()| self.exchange_handovers(&mut world));
         if let Some(folder) = logs {

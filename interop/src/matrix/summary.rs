@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 
 use crate::report::median;
 
-use super::{RowResult, Verdict};
+use super::{RowResult, StepResult, Verdict};
 
 /// The outcomes of a run.
 #[derive(Debug, Default)]
@@ -44,24 +44,27 @@ impl Summary {
 
     /// A table of the faults' times, the rows that were late or failed, and the totals.
     pub fn text(&self) -> String {
-        let mut faults: BTreeMap<(&str, u64), Vec<f64>> = BTreeMap::new();
+        let mut faults: BTreeMap<(&str, u64), Vec<&StepResult>> = BTreeMap::new();
         for step in self.outcomes.iter().flat_map(|outcome| &outcome.steps) {
-            let times = faults.entry((&step.fault, step.target_ms)).or_default();
-            times.push(step.took_ms as f64);
+            faults.entry((&step.fault, step.target_ms)).or_default().push(step);
         }
         let mut text = format!(
-            "{:<22} {:>9} {:>9} {:>9} {:>9}\n",
-            "fault", "target ms", "median", "worst", "in time"
+            "{:<22} {:>9} {:>9} {:>9} {:>9} {:>12}\n",
+            "fault", "target ms", "median", "worst", "in time", "lost"
         );
-        for ((fault, target), times) in faults {
+        for ((fault, target), steps) in faults {
+            let times: Vec<f64> = steps.iter().map(|step| step.took_ms as f64).collect();
+            let lost: usize = steps.iter().map(|step| step.lost).sum();
+            let datagrams: usize = steps.iter().map(|step| step.datagrams).sum();
             let worst = times.iter().copied().fold(0.0, f64::max);
             let in_time = times.iter().filter(|ms| **ms <= target as f64).count();
             let (median, count) = (median(&times), times.len());
             // Writing to a String cannot fail.
             let _ = writeln!(
                 text,
-                "{fault:<22} {target:>9} {median:>9.0} {worst:>9.0} {:>9}",
-                format!("{in_time}/{count}")
+                "{fault:<22} {target:>9} {median:>9.0} {worst:>9.0} {:>9} {:>12}",
+                format!("{in_time}/{count}"),
+                format!("{lost}/{datagrams}")
             );
         }
         for (verdict, word) in [(Verdict::Late, "late"), (Verdict::Failed, "failed")] {
@@ -102,8 +105,8 @@ fn line(outcome: &RowResult) -> String {
         let over = if step.verdict == Verdict::Ok { "" } else { " LATE" };
         let _ = write!(
             text,
-            "\n{:15}{} on {}: {} of {} ms{over}",
-            "", step.fault, step.carrier, step.took_ms, step.target_ms
+            "\n{:15}{} on {}: {} of {} ms{over}, {} of {} datagrams lost",
+            "", step.fault, step.carrier, step.took_ms, step.target_ms, step.lost, step.datagrams
         );
     }
     if let Some(error) = &outcome.error {
@@ -115,7 +118,6 @@ fn line(outcome: &RowResult) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::matrix::StepResult;
 
     fn outcome(verdict: Verdict, took_ms: u64) -> RowResult {
         let step = StepResult {
@@ -124,6 +126,8 @@ mod tests {
             class: "change".into(),
             took_ms,
             target_ms: 700,
+            datagrams: 50,
+            lost: 2,
             verdict,
         };
         RowResult {
@@ -150,13 +154,14 @@ mod tests {
         }
         assert!(!text.contains("ok x auto"), "{text}");
         let words: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().collect();
-        assert_eq!(words, ["nat-rebinding", "700", "500", "900", "2/3"]);
+        assert_eq!(words, ["nat-rebinding", "700", "500", "900", "2/3", "6/150"]);
         assert_eq!(summary.failed().count(), 1);
     }
 
     #[test]
     fn a_row_says_which_fault_was_late_and_why_it_failed() {
-        assert!(line(&outcome(Verdict::Late, 900)).contains("on alpha: 900 of 700 ms LATE"));
+        let late = line(&outcome(Verdict::Late, 900));
+        assert!(late.contains("on alpha: 900 of 700 ms LATE, 2 of 50 datagrams lost"), "{late}");
         let failed = line(&outcome(Verdict::Failed, 1));
         assert!(failed.starts_with("FAILED") && failed.ends_with("no way"), "{failed}");
     }

@@ -4,6 +4,7 @@
 //! thread of its own. If it fails, it prints the ends of all logs. Scenarios mostly wait, so they
 //! run in parallel; those that measure time run [`alone`].
 
+mod applications;
 mod dark;
 mod demo;
 mod dns;
