@@ -54,8 +54,6 @@ pub struct PathView {
     pub backup: bool,
     /// Its bytes cost money: it carries no copies of datagrams.
     pub metered: bool,
-    /// It carries a call now.
-    pub call: bool,
     /// The predicted handover failure, if any.
     pub forecast: Option<Forecast>,
     /// What earlier trips measured on the line ahead.

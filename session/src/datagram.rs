@@ -150,14 +150,9 @@ impl Binding {
         self.queue.front().map_or(0, Queued::cost)
     }
 
-    /// It is at its beginning, or a call.
+    /// It is at its beginning, or sends like a call: few bytes, steadily or marked as EF.
     pub fn is_realtime(&self) -> bool {
-        self.sent < FIRST || self.is_call()
-    }
-
-    /// It sends like a call: few bytes, steadily or marked as EF.
-    pub fn is_call(&self) -> bool {
-        self.rate.few && (self.rate.steady || self.expedited)
+        self.sent < FIRST || (self.rate.few && (self.rate.steady || self.expedited))
     }
 }
 

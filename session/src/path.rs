@@ -71,8 +71,6 @@ pub(crate) struct Path {
     pub reports: Reports,
     pub sent: u64,
     pub received: u64,
-    /// When it last carried a datagram of a call that is no copy.
-    pub call_at: Option<Instant>,
     /// Bytes of datagrams.
     pub datagrams_sent: u64,
     pub datagrams_received: u64,
@@ -126,7 +124,6 @@ impl Path {
             reports: Reports::default(),
             sent: 0,
             received: 0,
-            call_at: None,
             datagrams_sent: 0,
             datagrams_received: 0,
         }
@@ -146,7 +143,6 @@ impl Path {
             quiet: self.stall.quiet(now),
             backup: self.backup,
             metered: self.metered,
-            call: self.call_at.is_some_and(|at| now.saturating_duration_since(at) < CALL_PAUSE),
             ..self.link.view(now)
         }
     }
@@ -252,7 +248,3 @@ impl Path {
         self.pings.received_at + quiet
     }
 }
-
-/// A path carries a call until so long after its last datagram: longer than the pauses in speech
-/// between which a codec sends nothing.
-const CALL_PAUSE: Duration = Duration::from_secs(1);

@@ -48,7 +48,6 @@ pub fn paths(count: u64) -> Vec<PathView> {
         quiet: Duration::ZERO,
         backup: false,
         metered: false,
-        call: false,
         forecast: Some(Forecast {
             fails_in: ms(9_000),
             ends_in: ms(9_000),

@@ -166,7 +166,6 @@ impl Session {
             datagrams.count(user, after, after + cost as usize);
             return Sent::Waits;
         };
-        let is_call = binding.is_call();
         let datagram = Datagram {
             binding: id,
             sequence: binding.sequence,
@@ -188,9 +187,6 @@ impl Session {
             path.datagrams_sent += bytes;
             // Nobody acknowledges datagrams: a PING shows whether the path is dark.
             path.pings.watch(now);
-            if is_call && slot == primary {
-                path.call_at = Some(now);
-            }
             let (path, offset, copy) = (path.id, segment.offset, slot != primary);
             let note = Note::Sent { path, flow: segment.flow, offset, bytes: cost, copy };
             datagrams.chain.note(&note, now);

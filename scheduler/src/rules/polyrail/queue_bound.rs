@@ -3,8 +3,7 @@
 //! Rule: our own. A transport's window follows the rate of some seconds ago. On a train that may be
 //! ten times the present rate, and the excess waits in the base station. So a path has at most
 //! `present rate x (least round trip + queue)` in flight, and at least `least` bytes. The queue
-//! also shows whether a path carries more than its known rate. Nothing makes up for a late packet of
-//! a call, so on a path that carries one, `call` stands for `queue`, and `least` shrinks alike.
+//! also shows whether a path carries more than its known rate.
 
 use std::time::Duration;
 
@@ -18,7 +17,6 @@ use crate::{Handler, Note, PathView};
 #[derive(Clone, Debug)]
 pub struct QueueBound {
     queue: Duration,
-    call: Duration,
     least: f64,
     caps: PerPath<Option<Bytes>>,
 }
@@ -27,8 +25,7 @@ impl QueueBound {
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
         let bounds = Duration::ZERO..=Duration::from_secs(60);
         Ok(Self {
-            queue: params.time("queue", Duration::from_millis(200), bounds.clone())?,
-            call: params.time("call", Duration::from_millis(40), bounds)?,
+            queue: params.time("queue", Duration::from_millis(200), bounds)?,
             least: params.count("least", 65_536, 0..=1 << 30)? as f64,
             caps: PerPath::default(),
         })
@@ -38,13 +35,9 @@ impl QueueBound {
 impl Handler for QueueBound {
     fn gives_back(&mut self, path: &PathView, _now: std::time::Instant) -> bool {
         let bytes_s = present_rate(path).as_bps() as f64 / 8.0;
-        let (queue, least) = match path.call && self.call < self.queue {
-            true => (self.call, self.least * self.call.div_duration_f64(self.queue)),
-            false => (self.queue, self.least),
-        };
-        let time = (path.rtt_min + queue).as_secs_f64();
+        let time = (path.rtt_min + self.queue).as_secs_f64();
         let known = !path.slow_start;
-        *self.caps.of(path.id) = known.then_some(Bytes((bytes_s * time).max(least) as u64));
+        *self.caps.of(path.id) = known.then_some(Bytes((bytes_s * time).max(self.least) as u64));
         false
     }
 
@@ -69,7 +62,7 @@ mod tests {
 
     #[test]
     fn table() {
-        let rule = "queue_bound(queue=60ms, call=15ms, least=20000)";
+        let rule = "queue_bound(queue=60ms, least=20000)";
         let mut chain = ChainSpec::of(&["min_rtt", rule]).unwrap().build();
         let mut cap = |path: PathView| {
             assert!(!chain.gives_back(&path, base()));
@@ -83,8 +76,6 @@ mod tests {
         assert_eq!(cap(at(16.0)), Some(Bytes(200_000)), "more");
         assert_eq!(cap(at(0.1)), Some(Bytes(20_000)), "never less");
         assert_eq!(cap(PathView { slow_start: true, ..known }), None);
-        assert_eq!(cap(PathView { call: true, ..known }), Some(Bytes(55_000)), "40 ms and 15");
-        assert_eq!(cap(PathView { call: true, ..at(0.1) }), Some(Bytes(5_000)), "a quarter");
         assert_eq!(chain.cap(PathId(2)), None, "not seen");
         chain.note(&Note::Gone { path: PathId(1) }, base());
         assert_eq!(chain.cap(PathId(1)), None, "gone");
