@@ -19,7 +19,8 @@ export PROFILE
 .DEFAULT_GOAL := help
 .PHONY: help setup build release test check quick fmt shell clippy doc deny tidy fuzz-smoke
 .PHONY: attack fuzz previous check-release
-.PHONY: random-million demo matrix bench bench-tunnel bench-udp bench-linkdb bench-rail bench-rail-smoke smoke
+.PHONY: random-million demo matrix bench bench-tunnel bench-udp bench-linkdb bench-rail
+.PHONY: bench-rail-smoke smoke
 .PHONY: sim sim-calibrate sim-validate sim-rail studies linkdb-eval
 
 help: ## this list

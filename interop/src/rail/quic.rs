@@ -198,7 +198,7 @@ impl<'a> End<'a> {
         Self { connection, socket, inbox, held: None, buffer: [0; PACKET_MAX] }
     }
 
-    /// Sends what is due, and waits for a datagram, a timer or `deadline`.
+    /// Sends due packets, and waits for a datagram, a timer or `deadline`.
     fn turn(&mut self, deadline: Instant) -> Result<()> {
         let mut wake = deadline;
         loop {

@@ -82,8 +82,8 @@ impl CallFigures {
 pub fn near_foreseen(runs: [&Run; 2], failures: &[(f64, &str)]) -> [f64; 2] {
     let foreseen = |(at, carrier): &&(f64, &str)| {
         let of_carrier = |event: &&Event| event.carrier.as_deref() == Some(carrier);
-        let earlier = runs[0].events.iter().filter(|event| event.at_s <= *at).filter(of_carrier);
-        let last = earlier.filter(|event| event.kind.starts_with("forecast_")).next_back();
+        let mut earlier = runs[0].events.iter().filter(|event| event.at_s <= *at);
+        let last = earlier.rfind(|it| of_carrier(it) && it.kind.starts_with("forecast_"));
         last.is_some_and(|event| event.kind == "forecast_begin")
     };
     let times: Vec<f64> = failures.iter().filter(foreseen).map(|failure| failure.0).collect();

@@ -69,9 +69,8 @@ impl Stage {
     ) -> Result<Stage> {
         let network = match contender {
             Contender::Polyrail { mode, congestion, chain, copies, linkdb } => {
-                let mut plan =
-                    Plan::new().gateway("mode", mode.as_str()).cloud("mode", mode.as_str());
-                plan = plan.gateway("users.key", "address");
+                let mut plan = Plan::new().gateway("users.key", "address");
+                plan = plan.gateway("mode", mode.as_str()).cloud("mode", mode.as_str());
                 if let Some(chain) = chain {
                     let rules: Vec<&str> = chain.split('/').collect();
                     let chain = match rules.as_slice() {
@@ -82,8 +81,8 @@ impl Stage {
                     plan = plan.cloud("scheduler.chain", chain);
                 }
                 if let Some(copies) = copies {
-                    plan = plan.gateway("udp.copies", copies.as_str());
-                    plan = plan.cloud("udp.copies", copies.as_str());
+                    let copies = copies.as_str();
+                    plan = plan.gateway("udp.copies", copies).cloud("udp.copies", copies);
                 }
                 for (key, value) in crate::bench::assignments(SYSCTLS) {
                     plan = plan.sysctl(key, value);
@@ -100,9 +99,8 @@ impl Stage {
                 if *linkdb != Linked::Off {
                     let records = [history.to_owned(), history.to_owned()];
                     let telemetry = linkdb::telemetry(route, trip);
-                    let forecasts = *linkdb == Linked::Forecasts;
-                    plan = plan.gateway("linkdb.forecast", forecasts);
-                    plan = plan.cloud("linkdb.forecast", forecasts);
+                    let (key, forecasts) = ("linkdb.forecast", *linkdb == Linked::Forecasts);
+                    plan = plan.gateway(key, forecasts).cloud(key, forecasts);
                     plan = plan.rail(Rail { records, telemetry });
                 }
                 let world = World::start(&plan)?;

@@ -1,6 +1,6 @@
 //! Puts the datagrams of a flow in order after it has moved to a faster carrier.
 //!
-//! Those on the new carrier overtake those that are still on the old one, and the congestion control
+//! Datagrams on the new carrier overtake datagrams still on the old one, and the congestion control
 //! inside the flow would take the order for loss. At all other times a datagram passes at once.
 
 use std::collections::BTreeMap;
