@@ -55,8 +55,8 @@ pub const ACK_EVERY: u32 = 2;
 /// The share of the uplink for acknowledgements.
 pub const ACK_UPLINK_SHARE: f64 = 0.03;
 
-/// What acknowledgements may take while no rate of the uplink is known, in addition, of the user
-/// data received: a gateway that only acknowledges may never learn it, however fast its links are.
+/// What acknowledgements may take in addition, of the user data received: a gateway that only
+/// acknowledges may never learn the rate of its uplinks, however fast they are.
 pub const ACK_RECEIVED_SHARE: f64 = 0.002;
 
 /// An acknowledgement leaves after this time even if the share is used up.

@@ -124,9 +124,7 @@ impl Outbox {
 
     /// User data was received.
     pub fn on_received(&mut self, bytes: u64) {
-        if !self.budget.is_known {
-            self.budget.earn(bytes as f64 * ACK_RECEIVED_SHARE);
-        }
+        self.budget.earn(bytes as f64 * ACK_RECEIVED_SHARE);
     }
 
     /// A PONG is due; of too many it is dropped.
@@ -351,14 +349,12 @@ fn reset_of(number: FlowId, flow: &Flow) -> Option<Reset> {
     Some(Reset { flow: number, answer, reason, last: flow.send.next, after })
 }
 
-/// Control frames take at most [`ACK_UPLINK_SHARE`] of the uplink, and while its rate is not known
-/// [`ACK_RECEIVED_SHARE`] of the received user data; beyond, they wait for at most
-/// [`ACK_DELAY_MAX`].
+/// Control frames take at most [`ACK_UPLINK_SHARE`] of the uplink and [`ACK_RECEIVED_SHARE`] of the
+/// received user data; beyond, they wait for at most [`ACK_DELAY_MAX`].
 #[derive(Debug)]
 struct AckBudget {
-    /// The uplink's rate while none is known; `None`: without limit.
-    unknown: Option<Bitrate>,
-    is_known: bool,
+    /// The least rate of the uplink that counts; `None`: without limit while none is known.
+    least: Option<Bitrate>,
     tokens: f64,
     at: Instant,
     blocked_until: Option<Instant>,
@@ -366,8 +362,8 @@ struct AckBudget {
 
 impl AckBudget {
     fn new(now: Instant, role: NodeRole) -> Self {
-        let unknown = (role == NodeRole::Gateway).then_some(UPLINK_UNKNOWN);
-        Self { unknown, is_known: false, tokens: 0.0, at: now, blocked_until: None }
+        let least = (role == NodeRole::Gateway).then_some(UPLINK_LEAST);
+        Self { least, tokens: 0.0, at: now, blocked_until: None }
     }
 
     /// Whether control frames may be sent now; `due` if there are any.
@@ -376,9 +372,7 @@ impl AckBudget {
         self.at = now;
         let rates = paths.iter().filter_map(|path| path.link.proven_rate);
         let proven: u64 = rates.map(Bitrate::as_bps).sum();
-        let unknown = self.unknown.map_or(0, Bitrate::as_bps);
-        self.is_known = proven > 0;
-        let uplink = if self.is_known { proven } else { unknown };
+        let uplink = proven.max(self.least.map_or(0, Bitrate::as_bps));
         if uplink == 0 {
             self.tokens = ACK_BURST;
         }
@@ -406,9 +400,10 @@ const FRAME_MAX: usize = 1_024;
 const ACK_SLACK: Duration = Duration::from_millis(2);
 /// Bytes of acknowledgements that may be sent at once.
 const ACK_BURST: f64 = 16.0 * 1024.0;
-/// A gateway that only acknowledges never fills its uplink, so it may not learn the rate; the
-/// downlinks of a cloud are wide enough for any acknowledgements.
-const UPLINK_UNKNOWN: Bitrate = Bitrate::from_bps(1_000_000);
+/// A gateway that only acknowledges never fills its uplink. So it may not learn the rate, or learn
+/// a much lower one from a few packets of telemetry. The downlinks of a cloud are wide enough for
+/// any acknowledgements.
+const UPLINK_LEAST: Bitrate = Bitrate::from_bps(1_000_000);
 /// What the packet around a batch takes, about: IP, UDP and QUIC, or TCP and TLS.
 const PACKET_OVERHEAD: usize = 60;
 /// PONGs that may be due; only a misbehaving peer causes more.
