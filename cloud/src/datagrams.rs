@@ -34,7 +34,7 @@ pub(crate) struct Datagrams {
     bindings: Slab<Outside>,
     by_key: HashMap<BindingKey, usize>,
     /// The datagrams that wait for a lookup, at most [`WAITING_MAX`] of a binding.
-    waiting: HashMap<BindingKey, Vec<UserDatagram>>,
+    waiting: HashMap<BindingKey, Vec<(Instant, UserDatagram)>>,
     of_user: HashMap<(SessionKey, UserId), usize>,
     of_session: HashMap<SessionKey, usize>,
     user_max: usize,
@@ -129,7 +129,7 @@ impl Datagrams {
         let is_first = !self.waiting.contains_key(&key);
         let waiting = self.waiting.entry(key).or_default();
         if waiting.len() < WAITING_MAX {
-            waiting.push(datagram);
+            waiting.push((now, datagram));
         }
         is_first.then_some(lookup)
     }
@@ -145,10 +145,11 @@ impl Datagrams {
         found: Option<IpAddr>,
     ) -> Option<Lookup> {
         let mut waiting = self.waiting.remove(&key)?;
+        let user = waiting.first().and_then(|(_, datagram)| datagram.user);
+        waiting.retain(|(at, _)| now.saturating_duration_since(*at) < STALE);
         let Destination::Name(name, _) = destination else { return None };
         match found {
             Some(ip) => {
-                let user = waiting.first().and_then(|datagram| datagram.user);
                 let index = self.binding(now, key, user)?;
                 let names = &mut self.bindings.get_mut(index)?.names;
                 if names.len() >= NAMES_MAX {
@@ -156,10 +157,10 @@ impl Datagrams {
                 }
                 names.insert(name.clone(), ip);
             }
-            None => waiting.retain(|datagram| datagram.remote != *destination),
+            None => waiting.retain(|(_, datagram)| datagram.remote != *destination),
         }
         let mut next = None;
-        for datagram in waiting {
+        for (_, datagram) in waiting {
             next = next.or(self.send(now, key.0, datagram));
         }
         next
@@ -370,5 +371,7 @@ const LENGTH_MAX: usize = polyrail_session::wire::DATAGRAM_MAX + 1;
 const CONTACTED_MAX: usize = 1_024;
 /// Names that a binding remembers.
 const NAMES_MAX: usize = 16;
+/// A datagram that has waited longer for a lookup is of no use, as in the session's queues.
+const STALE: Duration = Duration::from_millis(400);
 /// Datagrams of a binding that wait for lookups; further ones are dropped.
 const WAITING_MAX: usize = 4;

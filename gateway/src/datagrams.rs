@@ -52,6 +52,8 @@ struct Bindings {
     of_user: HashMap<UserId, usize>,
     user_max: usize,
     next: u64,
+    /// Ended to make room; the session does not know yet.
+    displaced: Vec<BindingId>,
 }
 
 struct Binding {
@@ -117,7 +119,7 @@ impl Datagrams {
         relay: &mut Relay,
         request: AssociationRequest,
     ) {
-        if !self.carried {
+        if !self.carried || self.associations_max == 0 {
             return request.refuse(ReplyCode::CommandNotSupported);
         }
         let own = self.associations.of_user(request.user);
@@ -186,7 +188,8 @@ impl Datagrams {
         });
         if now >= self.sweep_at {
             self.sweep_at = now + SWEEP_EVERY;
-            for id in self.bindings.take_over(now) {
+            let displaced = std::mem::take(&mut self.bindings.displaced);
+            for id in self.bindings.take_over(now).into_iter().chain(displaced) {
                 if let Some(session) = session {
                     relay.endpoint().forget_binding(session, id);
                 }
@@ -224,13 +227,27 @@ impl Datagrams {
 impl Bindings {
     fn new(user_max: usize) -> Self {
         let (by_id, by_sender, of_user) = (BTreeMap::new(), HashMap::new(), HashMap::new());
-        Self { by_id, by_sender, of_user, user_max, next: 1 }
+        Self { by_id, by_sender, of_user, user_max, next: 1, displaced: Vec::new() }
     }
 
     /// Whether this user may have another binding.
     fn has_room(&self, user: UserId) -> bool {
-        let of_user = self.of_user.get(&user).copied().unwrap_or(0);
-        of_user < self.user_max && self.by_id.len() < BINDINGS_MAX
+        let own = self.of_user.get(&user).copied().unwrap_or(0);
+        let most = || self.of_user.values().max().copied().unwrap_or(0);
+        own < self.user_max && (self.by_id.len() < BINDINGS_MAX || own + 1 < most())
+    }
+
+    /// Ends the binding of the user with the most that was used least recently, if all are taken.
+    fn make_room(&mut self) {
+        if self.by_id.len() < BINDINGS_MAX {
+            return;
+        }
+        let most = self.of_user.iter().max_by_key(|(user, count)| (**count, **user));
+        let Some(most) = most.map(|(user, _)| *user) else { return };
+        let of_most = self.by_id.values().filter(|binding| binding.user == most);
+        let oldest = of_most.min_by_key(|binding| binding.used.used_at());
+        let ended = oldest.map(|binding| binding.sender).and_then(|sender| self.end(sender));
+        self.displaced.extend(ended);
     }
 
     /// The binding of a sender that has sent; `None` if its user has too many.
@@ -242,6 +259,7 @@ impl Bindings {
         if !self.has_room(user) {
             return None;
         }
+        self.make_room();
         *self.of_user.entry(user).or_default() += 1;
         let id = BindingId(self.next);
         self.next += 1;
@@ -273,6 +291,7 @@ impl Bindings {
 
     fn clear(&mut self) {
         self.by_id.clear();
+        self.displaced.clear();
         self.by_sender.clear();
         self.of_user.clear();
     }

@@ -13,7 +13,7 @@ use mio::event::Event as Readiness;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Poll, Registry, Token};
 use polyrail_admin::{AdminEvent, AdminOptions, StartOptions};
-use polyrail_config::{GatewayConfig, GatewayTables, SocksReply};
+use polyrail_config::{GatewayConfig, GatewayTables, SocksReply, UdpTraffic};
 use polyrail_daemon::start::{
     linkdb_probe, linkdb_settings, prepare_process, random, relay_settings, session_settings,
     signals, start_linkdb,
@@ -579,13 +579,14 @@ fn passengers_datagrams(
             })?
         }
         None => Vec::new(),
-        Some(_) if config.socks5.is_some() => {
-            tracing::info!("SOCKS5 carries no UDP, because intercept.udp is not \"carry\"");
-            return Ok(None);
-        }
         Some(_) => return Ok(None),
     };
+    let carries = config.intercept.as_ref().is_none_or(|it| it.udp == UdpTraffic::Carry);
+    if config.socks5.is_some() && !carries {
+        tracing::info!("SOCKS5 carries no UDP, because intercept.udp is not \"carry\"");
+    }
     let bases = (DATAGRAMS, ASSOCIATIONS);
+    let bounds = (bounds.0, if carries { bounds.1 } else { 0 });
     Ok(Some(Datagrams::new(now, registry, bases, sockets, bounds)?))
 }
 

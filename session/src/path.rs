@@ -52,6 +52,8 @@ pub(crate) struct Path {
     pub room: u64,
     /// Bytes of control sent beyond the room since the tunnel was full.
     pub control_debt: usize,
+    /// The same of real-time datagrams.
+    pub urgent_debt: usize,
     /// One-way delay to the peer.
     pub delay: Delay,
     pub link: Link,
@@ -111,6 +113,7 @@ impl Path {
             mode: manner.mode,
             room: 0,
             control_debt: 0,
+            urgent_debt: 0,
             delay: Delay::default(),
             link: Link::default(),
             carried: CarriedRuns::default(),
@@ -188,7 +191,7 @@ impl Path {
     pub fn set_room(&mut self, room: usize) {
         self.room = room as u64;
         if room > 0 {
-            self.control_debt = 0;
+            (self.control_debt, self.urgent_debt) = (0, 0);
         }
     }
 
@@ -205,6 +208,11 @@ impl Path {
     /// It takes control frames; a full tunnel takes up to [`CONTROL_BATCH`] bytes.
     pub fn takes_control(&self) -> bool {
         self.room > 0 || self.control_debt < CONTROL_BATCH
+    }
+
+    /// It takes real-time datagrams; a full tunnel takes up to [`URGENT_DEBT_MAX`] bytes.
+    pub fn takes_urgent(&self) -> bool {
+        self.room > 0 || self.urgent_debt < URGENT_DEBT_MAX
     }
 
     /// Its runs must be reinjected on others. A superseded path that delivers keeps its runs.
@@ -248,3 +256,7 @@ impl Path {
         self.pings.received_at + quiet
     }
 }
+
+/// Bytes of real-time datagrams that a full tunnel takes until it has room again: the packets of 30
+/// calls within 20 ms.
+const URGENT_DEBT_MAX: usize = 8_192;

@@ -184,3 +184,22 @@ fn associations_of_a_user_and_of_all_are_bounded() {
         assert_eq!(reply[1], ReplyCode::Succeeded as u8, "one has ended, {bounds:?}");
     }
 }
+
+#[test]
+fn user_with_few_bindings_displaces_the_oldest_of_the_user_with_the_most() {
+    let now = Instant::now();
+    let mut bindings = Bindings::new(BINDINGS_MAX);
+    let sender = |number: usize| {
+        let ip = IpAddr::from(((10 << 24) + number as u32).to_be_bytes());
+        Sender::Intercepted(SocketAddr::new(ip, 9))
+    };
+    let at = |ms| now + Duration::from_millis(ms);
+    let many =
+        (0..BINDINGS_MAX).filter(|&it| bindings.of(at(it as u64), sender(it), USER).is_some());
+    assert_eq!(many.count(), BINDINGS_MAX);
+    assert_eq!(bindings.of(at(0), sender(BINDINGS_MAX), USER), None, "the one with the most");
+    let oldest = *bindings.by_id.first_key_value().unwrap().0;
+    assert!(bindings.of(at(0), sender(BINDINGS_MAX), UserId(4)).is_some());
+    assert_eq!((bindings.by_id.len(), &bindings.displaced[..]), (BINDINGS_MAX, &[oldest][..]));
+    assert!(!bindings.by_sender.contains_key(&sender(0)));
+}

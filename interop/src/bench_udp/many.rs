@@ -84,9 +84,10 @@ fn measure(world: &World, flows: u16, length: Duration) -> Result<Outcome> {
         let bindings = status["sessions"][0]["bindings"].as_f64().context("bindings")?;
         Ok((bindings, (memory(world, side)? - before?) / bindings))
     });
-    let cost: Vec<(f64, f64)> = cost.collect::<Result<_>>()?;
+    let cost: Result<Vec<(f64, f64)>> = cost.collect();
     over.store(true, Ordering::Relaxed);
     flood.join().map_err(|_| anyhow!("the flows panicked"))??;
+    let cost = cost?;
     let cost = [cost[0], cost[1]];
     Ok(Outcome { bad: [alone, beside?], cost })
 }

@@ -77,17 +77,19 @@ impl Plan {
             // As for the packets: a full queue or a missing route loses it.
             let _ = socket.send(&packet(GREETING));
         }
-        self.send(|bytes| drop(socket.send(bytes)));
+        self.send(0, |bytes| drop(socket.send(bytes)));
     }
 
-    /// The server's packets, to the first address heard.
+    /// The server's packets, to the first address heard; those before count as lost.
     fn answer(&self, socket: &UdpSocket, hears: &Receiver<SocketAddr>) {
         let Ok(user) = hears.recv() else { return };
-        self.send(|bytes| drop(socket.send_to(bytes, user)));
+        let late = Instant::now().saturating_duration_since(self.epoch + self.call.at);
+        let first = late.div_duration_f64(Call::PACKET_EVERY).ceil() as u32;
+        self.send(first, |bytes| drop(socket.send_to(bytes, user)));
     }
 
-    fn send(&self, transmit: impl Fn(&[u8])) {
-        for number in 0..self.call.packets {
+    fn send(&self, first: u32, transmit: impl Fn(&[u8])) {
+        for number in first..self.call.packets {
             sleep_until(self.epoch + self.call.sent_at(number));
             transmit(&packet(number));
         }
@@ -105,8 +107,8 @@ impl Plan {
             let received_at = Instant::now();
             let number = buffer.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));
             ensure!(buffer[..length] == packet(number), "packet {number} has other bytes");
+            heard(from);
             if number == GREETING {
-                heard(from);
                 continue;
             }
             let delay = delays.get_mut(number as usize).context("a packet that nobody sent")?;

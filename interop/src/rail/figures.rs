@@ -21,11 +21,12 @@ impl Summary {
             self.ratios_of(&mut sink, "linkdb_over_without", &paired);
         }
         let first = self.contenders.first();
-        for (name, paired) in &self.foreseen {
-            let Some(ratio) = paired.ratio(None) else { continue };
+        for (name, paired) in self.foreseen.iter().filter(|_| self.has_call()) {
+            let ratio = paired.ratio(None);
+            let value = ratio.map_or(f64::NAN, |ratio| ratio.value);
             let name = format!("{prefix}_{}_linkdb_bad_when_forecast", key(name));
             let goal = Goal::AtMost(BAD_WHEN_FORECAST);
-            sink.report.result(&name, ratio.value, "x", goal, &ratio.between);
+            sink.report.result(&name, value, "x", goal, &[]);
         }
         for (place, one) in self.contenders.iter().enumerate() {
             sink.prefix = format!("{prefix}_{}", key(&one.name));
@@ -107,7 +108,8 @@ impl Summary {
     /// The ratio to the better single carrier.
     fn over_single(&self, sink: &mut Sink, paired: &Paired, goal: Goal) {
         let ratio = paired.ratio(None);
-        sink.goal("over_single", ratio.map(|ratio| ratio.value), goal);
+        // Without a ratio the goal is missed.
+        sink.goal("over_single", Some(ratio.map_or(f64::NAN, |ratio| ratio.value)), goal);
         let between = ratio.filter(|ratio| ratio.trips >= 2).map(|ratio| ratio.between);
         sink.result("over_single_low", between.map(|between| between[0]), "x");
         sink.result("over_single_high", between.map(|between| between[1]), "x");

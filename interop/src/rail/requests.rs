@@ -60,8 +60,14 @@ fn ask(
     while let Ok(left) = left(end) {
         // A missing route loses it.
         let _ = socket.send(&words(user as u64, number));
+        let again = Instant::now() + left.min(REPEAT_AFTER);
         socket.set_read_timeout(Some(left.min(REPEAT_AFTER)))?;
-        if let Ok(length) = socket.recv(&mut answer) {
+        let received = socket.recv(&mut answer);
+        if received.is_err() {
+            // A refusal comes at once.
+            sleep_until(again);
+        }
+        if let Ok(length) = received {
             ensure!(answer[..length] == number.to_be_bytes(), "an answer to another request");
             return Ok(Some(at.elapsed().as_secs_f64()));
         }

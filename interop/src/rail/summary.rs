@@ -259,8 +259,8 @@ impl Summary {
         (!pairs.is_empty()).then(|| Paired::joined(pairs))
     }
 
-    /// By trip, the measure of the better of the contenders that have one carrier each: that with
-    /// the greater sum, or the smaller one. `None` if none plays.
+    /// By trip on which all of them have a run, the measure of the better of the contenders that
+    /// have one carrier each: that with the greater sum, or the smaller one. `None` if none plays.
     pub fn better_single(
         &self,
         measure: fn(&ContenderFigures) -> &Series,
@@ -270,8 +270,9 @@ impl Summary {
         singles().next()?;
         let better = |trip: usize| {
             let sum = |list: &&Vec<Option<f64>>| list.iter().flatten().sum::<f64>();
-            let lists = singles().map(|one| &measure(one)[trip]);
-            let lists = lists.filter(|list| list.iter().any(Option::is_some));
+            let lists = || singles().map(|one| &measure(one)[trip]);
+            let all = lists().all(|list| list.iter().any(Option::is_some));
+            let lists = lists().filter(|_| all);
             let sign = if is_greater_better { 1.0 } else { -1.0 };
             lists.max_by(|a, b| (sign * sum(a)).total_cmp(&(sign * sum(b)))).cloned()
         };

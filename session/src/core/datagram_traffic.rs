@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use polyrail_model::{BindingId, Bytes, NodeRole, Unit};
-use polyrail_scheduler::{Decision, Input, Note, PathView, SegmentView, Turn};
+use polyrail_scheduler::{Decision, Input, Note, PathView, SEGMENT, SegmentView, Turn};
 
 use super::datagrams::{binding_of, flow_of};
 use super::outlet::Outlet;
@@ -15,6 +15,7 @@ use super::session::Session;
 use crate::datagram::{Queued, UserDatagram};
 use crate::event::Event;
 use crate::limits::ASIDE_MAX;
+use crate::path::Path;
 use crate::wire::{DATAGRAM_MAX, Datagram, Frame, encode};
 
 impl Session {
@@ -87,8 +88,8 @@ impl Session {
         }
     }
 
-    /// Sends waiting real-time datagrams, each binding's in turn. They do not wait for room, which
-    /// bulk data takes: they are few, and a tunnel sends them before its other data.
+    /// Sends waiting real-time datagrams, each binding's in turn. Bulk data fills the tunnels, which
+    /// send datagrams before it; so some may be sent beyond the room of a path.
     pub(super) fn send_urgent(&mut self, now: Instant, outlet: &mut dyn Outlet) {
         let mut blocked = VecDeque::new();
         while blocked.len() < ASIDE_MAX
@@ -145,10 +146,14 @@ impl Session {
         datagrams.counts.dropped += dropped;
         datagrams.count(user, before, after);
         let Some(next) = next else { return Sent::Nothing };
+        let may_copy = datagrams.may_copy(now, user, next.cost() as u64);
         let Some(binding) = datagrams.bindings.get_mut(&id) else { return Sent::Nothing };
         let mut views: Vec<PathView> = paths.views(now, &datagrams.chain);
         if is_urgent {
-            views.iter_mut().for_each(|view| view.room = Bytes(u64::MAX));
+            for (slot, view) in views.iter_mut().enumerate() {
+                let takes = paths.get(slot).is_some_and(Path::takes_urgent);
+                view.room = view.room.max(Bytes(if takes { SEGMENT } else { 0 }));
+            }
         }
         let (bytes, cost) = (next.payload.len() as u64, next.cost() as u64);
         let segment = SegmentView {
@@ -157,7 +162,7 @@ impl Session {
             unsent: Bytes(cost),
             remaining: Bytes(cost),
             recovery: paths.recovery(),
-            realtime: binding.is_realtime(),
+            realtime: binding.is_realtime() && may_copy,
             ..SegmentView::default()
         };
         let decision = datagrams.chain.decide(&Input { paths: &views, segment, now });
@@ -185,11 +190,17 @@ impl Session {
             paths.send(slot, unit, &frame, outlet);
             let Some(path) = paths.get_mut(slot) else { continue };
             path.datagrams_sent += bytes;
+            if path.room == 0 {
+                path.urgent_debt += cost as usize;
+            }
             // Nobody acknowledges datagrams: a PING shows whether the path is dark.
             path.pings.watch(now);
             let (path, offset, copy) = (path.id, segment.offset, slot != primary);
             let note = Note::Sent { path, flow: segment.flow, offset, bytes: cost, copy };
             datagrams.chain.note(&note, now);
+        }
+        if on.len() > 1 {
+            datagrams.on_copied(now, user, cost);
         }
         self.turns.queue.charge(user, cost * on.len() as u64, now);
         Sent::Whole

@@ -21,6 +21,8 @@ pub(crate) struct Datagrams {
     /// Bindings with real-time datagrams that wait.
     pub(super) urgent: VecDeque<BindingId>,
     users: BTreeMap<UserId, Share>,
+    /// How many bytes of all users may still go before everything else.
+    priority: Bucket,
     /// Bytes that wait, of all users.
     queued_bytes: usize,
     /// When bindings stop to hold received datagrams back.
@@ -35,6 +37,8 @@ pub(crate) struct Datagrams {
 struct Share {
     /// How many bytes may still go before everything else.
     priority: Bucket,
+    /// How many bytes of copies may still be sent.
+    copies: Bucket,
     queued_bytes: usize,
 }
 
@@ -45,6 +49,7 @@ impl Datagrams {
             bindings: BTreeMap::new(),
             urgent: VecDeque::new(),
             users: BTreeMap::new(),
+            priority: Bucket::new(now, ALL_PRIORITY_RATE, ALL_PRIORITY_RATE),
             queued_bytes: 0,
             held_until: BTreeSet::new(),
             swept_at: now,
@@ -137,7 +142,10 @@ impl Datagrams {
         }
         let share = self.users.entry(binding.user).or_insert_with(|| Share::new(now));
         let realtime = binding.is_realtime();
-        if realtime && share.priority.take(now, binding.next_cost()) {
+        let cost = binding.next_cost();
+        let is_free = self.priority.level(now) >= cost as f64;
+        if realtime && is_free && share.priority.take(now, cost) {
+            self.priority.take(now, cost);
             self.urgent.push_back(id);
         } else {
             let (user, flow) = (binding.user, flow_of(id));
@@ -146,9 +154,24 @@ impl Datagrams {
     }
 }
 
+impl Datagrams {
+    /// Whether a real-time datagram of this user may have a copy.
+    pub(super) fn may_copy(&self, now: Instant, user: UserId, cost: u64) -> bool {
+        self.users.get(&user).is_some_and(|share| share.copies.level(now) >= cost as f64)
+    }
+
+    /// A copy was sent.
+    pub(super) fn on_copied(&mut self, now: Instant, user: UserId, cost: u64) {
+        if let Some(share) = self.users.get_mut(&user) {
+            share.copies.take(now, cost as usize);
+        }
+    }
+}
+
 impl Share {
     fn new(now: Instant) -> Self {
-        Self { priority: Bucket::new(now, PRIORITY_RATE, PRIORITY_BURST), queued_bytes: 0 }
+        let priority = Bucket::new(now, PRIORITY_RATE, PRIORITY_BURST);
+        Self { priority, copies: Bucket::new(now, COPY_RATE, COPY_RATE), queued_bytes: 0 }
     }
 }
 
@@ -168,6 +191,10 @@ const DATAGRAMS: u64 = 1 << 63;
 /// calls with video.
 const PRIORITY_RATE: f64 = 75_000.0;
 const PRIORITY_BURST: f64 = 75_000.0;
+/// The same of all users, so that calls take no more than some of the carriers: twenty calls.
+const ALL_PRIORITY_RATE: f64 = 250_000.0;
+/// Bytes of copies of one user in a second: two calls.
+const COPY_RATE: f64 = 24_000.0;
 /// Bytes that wait of one user and of all users, with the cost of each datagram.
 const USER_QUEUED_MAX: usize = 512 * 1_024;
 const QUEUED_MAX: usize = 4 * 1_024 * 1_024;
