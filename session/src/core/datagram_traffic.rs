@@ -7,10 +7,11 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use polyrail_model::{BindingId, Bytes, NodeRole, Unit};
-use polyrail_scheduler::{Decision, Input, Note, PathView, SEGMENT, SegmentView, Turn};
+use polyrail_scheduler::{Chain, Decision, Input, Note, PathView, SEGMENT, SegmentView, Turn};
 
 use super::datagrams::{binding_of, flow_of};
 use super::outlet::Outlet;
+use super::paths::Paths;
 use super::session::Session;
 use crate::datagram::{Queued, UserDatagram};
 use crate::event::Event;
@@ -88,8 +89,8 @@ impl Session {
         }
     }
 
-    /// Sends waiting real-time datagrams, each binding's in turn. Bulk data fills the tunnels, which
-    /// send datagrams before it; so some may be sent beyond the room of a path.
+    /// Sends waiting real-time datagrams, each binding's in turn. Bulk data fills the tunnels, and
+    /// they send datagrams before it; so some may be sent beyond the room of a path.
     pub(super) fn send_urgent(&mut self, now: Instant, outlet: &mut dyn Outlet) {
         let mut blocked = VecDeque::new();
         while blocked.len() < ASIDE_MAX
@@ -148,13 +149,7 @@ impl Session {
         let Some(next) = next else { return Sent::Nothing };
         let may_copy = datagrams.may_copy(now, user, next.cost() as u64);
         let Some(binding) = datagrams.bindings.get_mut(&id) else { return Sent::Nothing };
-        let mut views: Vec<PathView> = paths.views(now, &datagrams.chain);
-        if is_urgent {
-            for (slot, view) in views.iter_mut().enumerate() {
-                let takes = paths.get(slot).is_some_and(Path::takes_urgent);
-                view.room = view.room.max(Bytes(if takes { SEGMENT } else { 0 }));
-            }
-        }
+        let views = views(now, paths, &datagrams.chain, is_urgent);
         let (bytes, cost) = (next.payload.len() as u64, next.cost() as u64);
         let segment = SegmentView {
             flow: flow_of(id),
@@ -205,6 +200,18 @@ impl Session {
         self.turns.queue.charge(user, cost * on.len() as u64, now);
         Sent::Whole
     }
+}
+
+/// The views of all paths; of a full one that takes real-time datagrams, if it is about one, with
+/// room for it.
+fn views(now: Instant, paths: &Paths, chain: &Chain, is_urgent: bool) -> Vec<PathView> {
+    let mut views = paths.views(now, chain);
+    for (slot, view) in views.iter_mut().enumerate().filter(|_| is_urgent) {
+        if paths.get(slot).is_some_and(Path::takes_urgent) {
+            view.room = view.room.max(Bytes(SEGMENT));
+        }
+    }
+    views
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
