@@ -117,7 +117,8 @@ fn bad(way: &[Option<f32>]) -> usize {
 /// default values of all that the network does not change.
 ///
 /// Echo is cancelled (Idte and Idle are 0). G.711 with concealment of losses: Ie = 0 and Bpl = 25.1
-/// (ITU-T G.113, appendix I), random losses (BurstR = 1). The receiver plays each packet [`LATE_MS`] after it was sent.
+/// (ITU-T G.113, appendix I), random losses (BurstR = 1). The receiver plays each packet
+/// [`LATE_MS`] after it was sent.
 pub fn rating(bad: f64) -> f64 {
     let percent = bad * 100.0;
     let equipment = 95.0 * percent / (percent + 25.1);
