@@ -64,7 +64,7 @@ pub struct StepResult {
     pub took_ms: u64,
     /// The target, ms.
     pub target_ms: u64,
-    /// Datagrams that a passenger sent from the beginning of the fault to [`PAUSE`] after it.
+    /// Datagrams that a passenger sent from the beginning of the fault to `PAUSE` after it.
     pub datagrams: usize,
     /// How many of them had no echo.
     pub lost: usize,
