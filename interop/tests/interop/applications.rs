@@ -290,11 +290,11 @@ fn run(lab: &Lab, name: &str, arguments: &str) -> Result<String> {
     Ok(program.log())
 }
 
-/// Starts a program in the server's namespace and waits until it listens on this port over UDP.
+/// Starts a program in the server's namespace and waits until it listens on this port.
 fn listening(lab: &Lab, program: Program, port: u16) -> Result<Process> {
     let mut process = program.start(&lab.server)?;
     process.wait_until("port", LIMIT, |_| {
-        let sockets = lab.server.tool("ss", &format!("-Hlun sport = :{port}"));
+        let sockets = lab.server.tool("ss", &format!("-Hltun sport = :{port}"));
         sockets.is_ok_and(|sockets| !sockets.is_empty())
     })?;
     Ok(process)
