@@ -65,9 +65,12 @@ impl Session {
             old.map_or(Duration::ZERO, |old| old.link.srtt().saturating_sub(path.link.srtt()))
         };
         let passes = binding.reorder.pass(now, path.carrier_number, (sequence, datagram), wait);
+        let holds = binding.reorder.until().is_some();
         datagrams.counts.received += 1;
         self.events.extend(passes.map(|datagram| Event::Datagram { session: self.key, datagram }));
-        self.pass_held(now, id);
+        if holds {
+            self.pass_held(now, id);
+        }
     }
 
     /// Delivers received datagrams that are no longer held back.
@@ -185,7 +188,7 @@ impl Session {
             paths.send(slot, unit, &frame, outlet);
             let Some(path) = paths.get_mut(slot) else { continue };
             path.datagrams_sent += bytes;
-            if path.room == 0 {
+            if is_urgent && path.room == 0 {
                 path.urgent_debt += cost as usize;
             }
             // Nobody acknowledges datagrams: a PING shows whether the path is dark.

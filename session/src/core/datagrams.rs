@@ -152,9 +152,7 @@ impl Datagrams {
             turns.queue.push(Turn { user, flow, interactive: realtime });
         }
     }
-}
 
-impl Datagrams {
     /// Whether a real-time datagram of this user may have a copy.
     pub(super) fn may_copy(&self, now: Instant, user: UserId, cost: u64) -> bool {
         self.users.get(&user).is_some_and(|share| share.copies.level(now) >= cost as f64)
