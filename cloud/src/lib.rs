@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod access;
+pub mod command_line;
 pub mod dial;
 pub mod resolve;
 pub mod shell;

@@ -41,6 +41,7 @@ pub mod programs;
 pub mod rail;
 pub mod scratch;
 pub mod services;
+pub mod soak;
 pub mod trials;
 pub mod usage;
 pub mod web;
