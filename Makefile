@@ -18,7 +18,7 @@ export PROFILE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build release test check quick fmt shell clippy doc deny tidy fuzz-smoke
-.PHONY: attack fuzz previous check-release soak packages
+.PHONY: attack fuzz previous check-release soak packages guide
 .PHONY: random-million demo matrix bench bench-tunnel bench-udp bench-linkdb bench-rail
 .PHONY: bench-rail-smoke smoke
 .PHONY: sim sim-calibrate sim-validate sim-rail studies linkdb-eval
@@ -44,6 +44,10 @@ release: ## the programs to install
 packages: setup release ## Debian packages of the programs: target/debian/*.deb
 	$(CARGO) build --locked --release -p polyrail-manuals
 	MANUALS=target/release/polyrail-manuals scripts/packages.sh target/release
+
+guide: setup build ## follow docs/operations.md, section 1, in containers with the packages
+	COMPRESSION=none scripts/packages.sh target/$(PROFILE)
+	scripts/guide.sh
 
 # Features that only development dependencies choose are missing there.
 check-release: ## do the programs to install compile by themselves?

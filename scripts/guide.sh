@@ -209,6 +209,7 @@ on train 'systemd-analyze verify polyrail-gateway.service'
 on cloud 'systemd-analyze verify polyrail-cloud.service'
 on train 'zcat /usr/share/man/man8/polyrail-gateway.8.gz | grep -q "^.TH"'
 say "removal leaves the operator's files alone"
+# shellcheck disable=SC2016 # for the shell on the train
 on train 'apt-get purge --quiet --yes polyrail-gateway polyrail >/dev/null
     [ ! -e /usr/bin/polyrail-gateway ] && [ -e /etc/polyrail/train-7.key ] &&
     ! systemctl is-active --quiet polyrail-gateway && [ -z "$(nft list ruleset)" ]' ||

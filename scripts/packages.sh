@@ -3,7 +3,7 @@
 #
 # Three packages: `polyrail` (the command, kernel settings, documents), `polyrail-gateway` and
 # `polyrail-cloud`. ARCHITECTURE (default: this machine's) names that of the programs; for another
-# one the shared libraries are not looked up.
+# one the shared libraries are not looked up. COMPRESSION (default: xz) is that of the packages.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 programs=$1
@@ -54,7 +54,7 @@ pack() {
     sed -e "s/@VERSION@/$version/; s/@ARCHITECTURE@/$architecture/; s/@SIZE@/$size/" \
         -e "s/@SHLIBS@/$depends/" "packaging/debian/$name/control" >"$tree/DEBIAN/control"
     install -m 755 -t "$tree/DEBIAN" "packaging/debian/$name"/p*
-    dpkg-deb --root-owner-group -Zxz --build "$tree" \
+    dpkg-deb --root-owner-group "-Z${COMPRESSION:-xz}" --build "$tree" \
         "$out/${name}_${version}_$architecture.deb"
 }
 
