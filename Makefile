@@ -18,7 +18,7 @@ export PROFILE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build release test check quick fmt shell clippy doc deny tidy fuzz-smoke
-.PHONY: attack fuzz previous check-release soak packages guide
+.PHONY: attack fuzz previous check-release soak packages packages-arm64 guide
 .PHONY: random-million demo matrix bench bench-tunnel bench-udp bench-linkdb bench-rail
 .PHONY: bench-rail-smoke smoke
 .PHONY: sim sim-calibrate sim-validate sim-rail studies linkdb-eval
@@ -44,6 +44,9 @@ release: ## the programs to install
 packages: setup release ## Debian packages of the programs: target/debian/*.deb
 	$(CARGO) build --locked --release -p polyrail-manuals
 	MANUALS=target/release/polyrail-manuals scripts/packages.sh target/release
+
+packages-arm64: setup ## the same for ARM64, cross-built, and started under qemu (long)
+	@scripts/arm64.sh
 
 guide: setup build ## follow docs/operations.md, section 1, in containers with the packages
 	COMPRESSION=none scripts/packages.sh target/$(PROFILE)
