@@ -25,7 +25,9 @@ say() { echo "guide: $*"; }
 fail() {
     say "$*" >&2
     for machine in "${!init[@]}"; do
-        on "$machine" 'journalctl --no-pager -n 40 -u "polyrail-*"' >&2 || true
+        [[ $machine == internet ]] && continue
+        on "$machine" 'systemctl --no-pager --full --lines 40 status "polyrail-*"' >&2 || true
+        tail -n 40 "$work/$machine/console" >&2
     done
     exit 1
 }
@@ -77,6 +79,8 @@ for device in null zero full random urandom tty; do
     mount --bind "/dev/$device" "$root/dev/$device"
 done
 mkdir "$root/dev/shm" "$root/dev/pts"
+mount -t devpts -o newinstance,ptmxmode=0666,mode=620 devpts "$root/dev/pts"
+ln -s pts/ptmx "$root/dev/ptmx"
 ln -s /proc/self/fd "$root/dev/fd"
 mount -t tmpfs -o mode=755 tmpfs "$root/run"
 mkdir -p "$root/run/old"
@@ -143,6 +147,10 @@ resolver=9.9.9.9 server=203.0.113.10
 unshare --net sleep infinity &
 user=$!
 for machine in cloud train computer user; do root_of "$machine"; done
+for machine in computer user; do
+    mount -t proc proc "$work/$machine/root/proc"
+    mount --rbind /dev "$work/$machine/root/dev"
+done
 mkdir -p "$work/computer/root/mnt/$server" "$work/computer/root/mnt/train-7"
 mount --bind "$work/cloud/root" "$work/computer/root/mnt/$server"
 mount --bind "$work/train/root" "$work/computer/root/mnt/train-7"

@@ -17,7 +17,7 @@ use rand_pcg::Pcg64;
 
 use self::load::{Load, Outcome};
 use self::trouble::Trouble;
-use crate::bench::{Effort, Suite, in_world, seed};
+use crate::bench::{Effort, Suite, fresh_seed, in_world};
 use crate::carrier::Link;
 use crate::lab::Side;
 use crate::linkdb::Rail;
@@ -49,7 +49,7 @@ const MUST_BE_ZERO: [&str; 4] =
 fn soak(world: &mut World, effort: Effort) -> Result<Report> {
     let length = effort.pick(FULL, SMOKE);
     let filler = small_disk(world)?;
-    let seed = seed("soak");
+    let seed = fresh_seed("soak");
     let mut generator = Pcg64::seed_from_u64(seed);
     let load = Load::start(world, seed)?;
     let mut trouble = Trouble::new(world, filler)?;
