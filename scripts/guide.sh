@@ -13,11 +13,14 @@ if [[ ${1:-} != inside ]]; then
         echo "SKIP guide: containers need root"
         exit 0
     fi
-    exec unshare --mount --net --pid --fork --kill-child --mount-proc "$0" inside
+    folder=$(mktemp -d)
+    trap 'rmdir "$folder"' EXIT
+    unshare --mount --net --pid --fork --kill-child --mount-proc "$0" inside "$folder"
+    exit
 fi
 
 mount --make-rprivate /
-work=/mnt
+work=$2
 mount -t tmpfs tmpfs "$work"
 declare -A init=()
 

@@ -3,7 +3,6 @@
 //! A datagram is sent at most once, with at most one copy, on the paths that the chain for
 //! datagrams chooses.
 
-use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use polyrail_model::{BindingId, Bytes, NodeRole, Unit};
@@ -92,21 +91,22 @@ impl Session {
         }
     }
 
-    /// Sends waiting real-time datagrams, each binding's in turn. Bulk data fills the tunnels, and
-    /// they send datagrams before it; so some may be sent beyond the room of a path.
+    /// Sends waiting real-time datagrams, first those of users who sent few. Bulk data fills the
+    /// tunnels, and they send datagrams before it; so some may be sent beyond the room of a path.
     pub(super) fn send_urgent(&mut self, now: Instant, outlet: &mut dyn Outlet) {
-        let mut blocked = VecDeque::new();
+        let mut blocked = Vec::new();
         while blocked.len() < ASIDE_MAX
-            && let Some(id) = self.datagrams.urgent.pop_front()
+            && let Some(turn) = self.datagrams.urgent.pop()
         {
+            let Some(id) = binding_of(turn.flow) else { continue };
             if self.send_next(now, id, true, outlet) == Sent::Waits {
-                blocked.push_back(id);
+                blocked.push(turn);
             } else {
                 self.requeue(now, id);
             }
         }
-        blocked.append(&mut self.datagrams.urgent);
-        self.datagrams.urgent = blocked;
+        let urgent = &mut self.datagrams.urgent;
+        blocked.into_iter().rev().for_each(|turn| urgent.push_front(turn));
     }
 
     /// Sends the next datagram of the binding whose turn it is; false if it waits for its path.
@@ -200,7 +200,11 @@ impl Session {
         if on.len() > 1 {
             datagrams.on_copied(now, user, cost);
         }
-        self.turns.queue.charge(user, cost * on.len() as u64, now);
+        let sent = cost * on.len() as u64;
+        self.turns.queue.charge(user, sent, now);
+        if is_urgent {
+            datagrams.urgent.charge(user, sent, now);
+        }
         Sent::Whole
     }
 }
