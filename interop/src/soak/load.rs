@@ -12,7 +12,7 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
 use crate::addresses::{Family, SERVER};
-use crate::client::{self, PATIENCE};
+use crate::client;
 use crate::datagrams::{self, RunningCall};
 use crate::exchange::{self, Exchange, Verdicts};
 use crate::services;
@@ -26,6 +26,9 @@ const PORT: u16 = 5_000;
 const ECHO_PORT: u16 = 5_001;
 /// Lasting flows: one through the proxy, the others intercepted.
 const LASTING: usize = 3;
+/// How long a connect and a read may take: longer than any trouble.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(8);
+const PATIENCE: Duration = Duration::from_secs(20);
 /// A packet of the call that takes longer is late.
 const LATE: Duration = Duration::from_millis(300);
 
@@ -183,7 +186,8 @@ fn perform_until_over(shared: &Shared, verdicts: &Verdicts, mut generator: Pcg64
 }
 
 fn perform(exchange: &Exchange, to: SocketAddr, verdicts: &Verdicts) -> Result<()> {
-    let stream = TcpStream::connect_timeout(&to, PATIENCE)?;
+    // Nothing answers while the gateway restarts.
+    let stream = TcpStream::connect_timeout(&to, CONNECT_PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     exchange.perform(stream)?;

@@ -76,6 +76,7 @@ fn soak(world: &mut World, effort: Effort) -> Result<Report> {
     let readings = readings.into_iter().map(|[gateway, cloud]| Ok([gateway?, cloud?]));
     let readings = readings.collect::<Result<Vec<_>>>()?;
     let outcome = load.end()?;
+    ensure!(readings.len() >= 2, "only {} readings of memory", readings.len());
     println!("{}", trouble.summary());
     Ok(figures(&outcome, &readings, effort))
 }
