@@ -71,9 +71,14 @@ pack polyrail
 
 tree=$work/polyrail-gateway
 program polyrail-gateway 8
-place 644 usr/lib/systemd/system packaging/systemd/polyrail-gateway.service
+place 644 usr/lib/systemd/system packaging/systemd/polyrail-gateway.service \
+    packaging/systemd/polyrail-namespace.service packaging/systemd/polyrail-wan@.service
+place 644 usr/lib/sysctl.d packaging/sysctl.d/61-polyrail-gateway.conf
+place 755 usr/lib/polyrail packaging/namespace/*.sh packaging/examples/routes/polyrail-routes.sh
 place 644 usr/share/polkit-1/rules.d packaging/polkit/60-polyrail.rules
-place 644 usr/share/doc/polyrail-gateway/examples packaging/gateway.toml
+place 644 usr/share/doc/polyrail-gateway/examples packaging/gateway.toml \
+    packaging/examples/routes/*.network packaging/namespace/namespace.env \
+    packaging/systemd/polyrail-gateway.service.d/namespace.conf
 pack polyrail-gateway
 
 tree=$work/polyrail-cloud

@@ -51,8 +51,11 @@ pub fn run(arguments: Arguments) -> anyhow::Result<()> {
     if let Some(Command::Intercept(Intercept { remove: true, .. })) = arguments.command {
         return Ok(intercept::remove()?);
     }
-    let config = GatewayConfig::load(&arguments.config, &arguments.overrides)?;
+    let mut config = GatewayConfig::load(&arguments.config, &arguments.overrides)?;
     if let Some(Command::Intercept(wanted)) = arguments.command {
+        if let Some(error) = intercept::exclude_missing_ipv6(&mut config)? {
+            eprintln!("polyrail-gateway: this machine has no IPv6, so only IPv4: {error}");
+        }
         let plan = Plan::from_config(&config)?;
         if wanted.print {
             print!("{}", intercept::print(&plan)?);

@@ -14,6 +14,7 @@ use polyrail_identity::TlsIdentity;
 use polyrail_relay::Relay;
 use polyrail_relay::congestion::{kernel_has, quic_has};
 
+use crate::intercept::direct_carriers;
 use crate::shell::{Gateway, reply_policy};
 use crate::telemetry;
 
@@ -61,7 +62,6 @@ impl Operate for Gateway {
         identity: Option<TlsIdentity>,
     ) -> Result<Vec<String>, AdminError> {
         let old = self.daemon.config.clone();
-        check_direct(&old, &config)?;
         if let Some(identity) = identity {
             let outcome = self.carriers.set_identity(&self.daemon.identity, &identity);
             outcome.map_err(|error| {
@@ -88,11 +88,17 @@ impl Operate for Gateway {
         self.carriers.reload(now, relay, &config);
         let warnings = congestion_warnings(&old, &config);
         self.daemon.config = config;
+        self.direct_at = now;
         self.daemon.check_certificates(now, relay);
         Ok(warnings)
     }
 
     fn on_link(&mut self, now: Instant, change: LinkChange) {
+        let mut direct = direct_carriers(&self.daemon.config);
+        let is_direct = direct.any(|(_, interface)| interface == change.interface);
+        if let Some(diversion) = self.diversion.as_ref().filter(|_| is_direct) {
+            diversion.routes_changed();
+        }
         self.carriers.on_link(now, change);
     }
 }
@@ -119,27 +125,6 @@ fn congestion_warnings(old: &GatewayConfig, new: &GatewayConfig) -> Vec<String> 
         }
     }
     warnings
-}
-
-/// Refuses another interface of the direct carrier, because the interception rules name it.
-fn check_direct(old: &GatewayConfig, new: &GatewayConfig) -> Result<(), AdminError> {
-    let direct = new.intercept.as_ref().and_then(|intercept| intercept.direct());
-    let Some((by, direct)) = direct else { return Ok(()) };
-    let interface = |config: &GatewayConfig| {
-        let carrier = config.carriers.iter().find(|carrier| carrier.name == *direct);
-        carrier.and_then(|carrier| carrier.interface.clone())
-    };
-    if interface(old) == interface(new) {
-        return Ok(());
-    }
-    let key = format!("carrier.{direct}.interface");
-    let message = format!(
-        "nothing was changed: {key} needs a restart of the daemon, because {by} sends traffic \
-         through this carrier"
-    );
-    let mut refusal = AdminError::new(ErrorCode::RestartNeeded, message).about_key(key.clone());
-    refusal.0.keys = vec![key];
-    Err(refusal)
 }
 
 /// A change in words.

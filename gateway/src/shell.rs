@@ -6,7 +6,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use mio::event::Event as Readiness;
@@ -32,6 +32,7 @@ use crate::carriers::{Carriers, Clients};
 use crate::datagrams::Datagrams;
 use crate::diversion::Diversion;
 use crate::dns::is_dns;
+use crate::intercept;
 use crate::name_service::NameService;
 use crate::socks_clients::{CLIENTS_MAX, SocksClients};
 use crate::socks5::ReplyCode;
@@ -118,7 +119,9 @@ pub(crate) struct Gateway {
     pub(crate) names: Option<NameService>,
     datagrams: Option<Datagrams>,
     pub(crate) users: Users,
-    diversion: Option<Diversion>,
+    pub(crate) diversion: Option<Diversion>,
+    /// When to look again at the carriers that `direct:` traffic may use.
+    pub(crate) direct_at: Instant,
     /// Refusals of users of the current session.
     pub(crate) refusals: Refusals,
     refused_lines: LogLimiter,
@@ -136,7 +139,7 @@ impl Gateway {
         registry: &Registry,
         sockets_max: usize,
     ) -> anyhow::Result<Self> {
-        let config = &daemon.config;
+        let config = &intercepted(&daemon.config)?;
         let transparent = gated(registry, TRANSPARENT, listen_transparently(config)?)?;
         let socks = gated(registry, SOCKS, listen_for_socks(config)?)?;
         let names = name_service(config, registry)?;
@@ -148,7 +151,7 @@ impl Gateway {
             .context("cannot ask the kernel for users' link addresses (users.key)")?;
         // Last, because passengers' traffic arrives from now on.
         let diversion = match &config.intercept {
-            Some(_) => Some(Diversion::start(now, config)?),
+            Some(_) => Some(Diversion::start(config)?),
             None => None,
         };
         Ok(Self {
@@ -162,6 +165,7 @@ impl Gateway {
             users,
             daemon,
             diversion,
+            direct_at: now,
             refusals: Refusals::default(),
             refused_lines: LogLimiter::default(),
             sockets_max,
@@ -293,7 +297,7 @@ impl Gateway {
             Event::PathUp { tunnel, path, .. } => {
                 let was_down = self.carriers.on_path(now, tunnel, path.0);
                 if let Some(diversion) = self.diversion.as_ref().filter(|_| was_down) {
-                    diversion.carrier_up();
+                    diversion.routes_changed();
                 }
             }
             Event::Dialed { flow } | Event::Readable { flow } | Event::Writable { flow } => {
@@ -320,6 +324,21 @@ impl Gateway {
             }
             _ => {}
         }
+    }
+
+    /// Reports the carriers that `direct:` traffic may use now.
+    fn direct_traffic(&mut self, now: Instant) {
+        let Some(diversion) = self.diversion.as_mut().filter(|_| self.direct_at <= now) else {
+            return;
+        };
+        self.direct_at = now + DIRECT_EVERY;
+        let carriers = intercept::direct_carriers(&self.daemon.config);
+        let enabled = carriers.filter_map(|(name, interface)| {
+            Some((!self.carriers.serves(now, name.as_str())?, interface))
+        });
+        let mut order: Vec<(bool, String)> = enabled.collect();
+        order.sort_by_key(|(is_down, _)| *is_down);
+        diversion.set_direct(order.into_iter().map(|(_, interface)| interface).collect());
     }
 
     fn on_linkdb(&mut self, now: Instant, relay: &mut Relay) {
@@ -457,6 +476,7 @@ impl Shell for Gateway {
         if self.daemon.shutdown.wants_tunnels() {
             self.carriers.on_turn(now, relay);
         }
+        self.direct_traffic(now);
         for event in self.carriers.take_events() {
             self.daemon.publish(event);
         }
@@ -518,6 +538,15 @@ pub(crate) fn refused_reset(reason: ResetReason) -> Refused {
 /// When SOCKS5 requests are answered.
 pub(crate) fn reply_policy(config: &GatewayConfig) -> SocksReply {
     config.socks5.as_ref().map(|socks5| socks5.reply).unwrap_or_default()
+}
+
+/// The configuration without the interception of a family that this machine lacks.
+fn intercepted(config: &GatewayConfig) -> anyhow::Result<GatewayConfig> {
+    let mut config = config.clone();
+    if let Some(error) = intercept::exclude_missing_ipv6(&mut config)? {
+        tracing::warn!(%error, "this machine has no IPv6: intercepting IPv4 only, until a restart");
+    }
+    Ok(config)
 }
 
 fn listen_transparently(config: &GatewayConfig) -> anyhow::Result<Vec<TcpListener>> {
@@ -598,5 +627,7 @@ const NAMES: usize = 64;
 const DATAGRAMS: usize = 96;
 const SOCKS_CLIENTS: usize = 1024;
 const ASSOCIATIONS: usize = 1 << 24;
+/// How often the carriers that `direct:` traffic may use are examined.
+const DIRECT_EVERY: Duration = Duration::from_secs(1);
 /// Connections accepted from one listener per turn.
 const ACCEPTS_PER_TURN: usize = 64;

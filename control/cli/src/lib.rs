@@ -30,7 +30,7 @@ enum Command {
     /// Check a configuration and the files it names
     Check(check::Arguments),
     /// Check kernel settings and suggest remedies
-    Doctor,
+    Doctor(doctor::Arguments),
     /// Show the status of a running daemon
     Status(admin::Connection),
     /// Show the paths of a running daemon
@@ -61,7 +61,7 @@ pub fn run() -> ExitCode {
     let result = match arguments.command {
         Command::Pki(command) => pki::run(command, &mut out),
         Command::Check(arguments) => check::run(&arguments, &mut out),
-        Command::Doctor => doctor::run(&mut out),
+        Command::Doctor(arguments) => doctor::run(&arguments, &mut out),
         Command::Status(connection) => admin::status(&connection, &mut out),
         Command::Paths(arguments) => admin::paths(&arguments, &mut out),
         Command::Path(order) => admin::path(order, &mut out),

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bridges;
 mod carrier;
 pub mod check;
 mod cloud;

@@ -13,9 +13,11 @@ mod tell;
 #[cfg(test)]
 mod tests;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use polyrail_admin::{AdminError, AdminEvent, LinkChange, PathChange, PathState, RestartWish};
+use polyrail_admin::{
+    AdminError, AdminEvent, LinkChange, PathChange, PathPhase, PathState, RestartWish,
+};
 use polyrail_config::{CarrierConfig, CarrierRole, GatewayConfig};
 use polyrail_daemon::Survey;
 use polyrail_identity::{IdentityError, SystemClock, TlsIdentity};
@@ -198,6 +200,19 @@ impl Carriers {
         self.carriers.iter().map(|carrier| carrier.state(now, &survey, &carried)).collect()
     }
 
+    /// Whether a carrier is up, or has been down for less than [`DOWN_GRACE`]; `None` if it is
+    /// disabled or unknown.
+    pub(crate) fn serves(&self, now: Instant, name: &str) -> Option<bool> {
+        let carrier = self.carriers.iter().find(|carrier| carrier.name() == name)?;
+        let (phase, since) = carrier.policy.phase().unwrap_or((PathPhase::Down, now));
+        match phase {
+            PathPhase::Up | PathPhase::Stalled => Some(true),
+            PathPhase::Down => Some(now.saturating_duration_since(since) < DOWN_GRACE),
+            PathPhase::NoInterface => Some(false),
+            PathPhase::Disabled => None,
+        }
+    }
+
     /// Applies an operator's change of one carrier, wholly or not at all. It holds until a reload
     /// changes the same key, or the daemon restarts.
     ///
@@ -286,3 +301,7 @@ impl Carriers {
         })
     }
 }
+
+/// How long a carrier without a connection still counts as usable for `direct:` traffic, because a
+/// change of the carrier ends that traffic's flows.
+const DOWN_GRACE: Duration = Duration::from_secs(10);

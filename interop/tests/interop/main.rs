@@ -18,6 +18,7 @@ mod refusals;
 mod reload;
 mod restart;
 mod semantics;
+mod set_ups;
 mod udp;
 
 use std::hash::{BuildHasher, RandomState};
