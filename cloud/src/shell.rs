@@ -77,6 +77,7 @@ pub fn run(config: CloudConfig, start: StartOptions) -> anyhow::Result<()> {
         start,
         waker: waker.clone(),
         watch_links: false,
+        usage: None,
         linkdb: probe,
     };
     let control = polyrail_admin::start(options).context("cannot start the control thread")?;

@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::time::Instant;
 
 use polyrail_admin::{
-    AdminCommand, AdminError, LinkChange, PathChange, PathState, Snapshot, USERS_LISTED_MAX,
-    UserState,
+    AdminCommand, AdminError, DataUsage, LinkChange, PathChange, PathState, Snapshot,
+    USERS_LISTED_MAX, UserState,
 };
 use polyrail_config::{Config, Tables};
 use polyrail_identity::TlsIdentity;
@@ -54,6 +54,9 @@ pub trait Operate {
         identity: Option<TlsIdentity>,
     ) -> Result<Vec<String>, AdminError>;
 
+    /// Takes the data that carriers with a cap have used.
+    fn on_usage(&mut self, _now: Instant, _usage: Vec<DataUsage>) {}
+
     /// Handles the state of a network interface.
     fn on_link(&mut self, _now: Instant, _change: LinkChange) {}
 }
@@ -89,6 +92,7 @@ pub fn serve<O: Operate>(operated: &mut O, now: Instant, relay: &mut Relay) {
                 }
             }
             AdminCommand::Links(change) => operated.on_link(now, change),
+            AdminCommand::Usage(usage) => operated.on_usage(now, usage),
         }
     }
 }

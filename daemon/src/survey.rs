@@ -165,6 +165,7 @@ pub fn users(relay: &Relay, refusals: &Refusals) -> BTreeMap<(SessionKey, UserId
         user: user.to_string(),
         gateway: None,
         address: None,
+        group: None,
         flows: 0,
         dials: 0,
         dials_waiting: 0,

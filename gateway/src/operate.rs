@@ -6,7 +6,8 @@
 use std::time::Instant;
 
 use polyrail_admin::{
-    AdminError, AdminEvent, ErrorCode, LinkChange, PathChange, PathState, RestartWish, UserState,
+    AdminError, AdminEvent, DataUsage, ErrorCode, LinkChange, PathChange, PathState, RestartWish,
+    UserState,
 };
 use polyrail_config::{CarrierConfig, GatewayConfig, GatewayTables};
 use polyrail_daemon::{Daemon, Operate, start, survey};
@@ -34,6 +35,7 @@ impl Operate for Gateway {
         let mut users = survey::users(relay, &self.refusals);
         for ((_, user), state) in &mut users {
             state.address = self.users.address_of(*user);
+            state.group = self.users.group_of(*user).map(str::to_owned);
         }
         users.into_values().collect()
     }
@@ -51,6 +53,7 @@ impl Operate for Gateway {
         self.daemon.publish(AdminEvent::PathChanged { path: name.to_owned(), change: text });
         // The answer shows the immediate consequences.
         self.carriers.on_turn(now, relay);
+        self.daemon.control.meter(self.carriers.metered());
         Ok(())
     }
 
@@ -86,11 +89,19 @@ impl Operate for Gateway {
             telemetry.set(telemetry::settings(&config));
         }
         self.carriers.reload(now, relay, &config);
+        if old.groups != config.groups {
+            self.users.set_groups(&config.groups);
+        }
+        self.daemon.control.meter(self.carriers.metered());
         let warnings = congestion_warnings(&old, &config);
         self.daemon.config = config;
         self.direct_at = now;
         self.daemon.check_certificates(now, relay);
         Ok(warnings)
+    }
+
+    fn on_usage(&mut self, _now: Instant, usage: Vec<DataUsage>) {
+        self.carriers.on_usage(usage);
     }
 
     fn on_link(&mut self, now: Instant, change: LinkChange) {
@@ -129,10 +140,14 @@ fn congestion_warnings(old: &GatewayConfig, new: &GatewayConfig) -> Vec<String> 
 
 /// A change in words.
 fn describe(change: &PathChange) -> String {
-    let PathChange { enabled, mode, restart } = change;
+    let PathChange { enabled, mode, role, cap, rate_limit, restart } = change;
     let parts = [
         enabled.map(|enabled| if enabled { "enabled" } else { "disabled" }.to_owned()),
         mode.map(|mode| format!("mode {mode}")),
+        role.map(|role| format!("role {}", role.as_str())),
+        cap.map(|cap| cap.map_or("no cap".to_owned(), |cap| format!("cap {cap}"))),
+        rate_limit
+            .map(|limit| limit.map_or("no rate limit".to_owned(), |it| format!("rate limit {it}"))),
         restart.map(|wish| match wish {
             RestartWish::Wanted => "restarted".to_owned(),
             RestartWish::Cell => "restarted because its modem changed the cell".to_owned(),
@@ -144,16 +159,25 @@ fn describe(change: &PathChange) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use polyrail_config::Mode;
+    use polyrail_config::{Cap, CapAction, CarrierRole, Mode};
 
     #[test]
     fn change_is_described_in_words() {
         let change = PathChange {
             enabled: Some(false),
             mode: Some(Mode::Tls),
+            role: Some(CarrierRole::Backup),
+            cap: Some(Some(Cap {
+                bytes: "50 GB".parse().unwrap(),
+                reset_day: 1,
+                at: CapAction::Stop,
+            })),
+            rate_limit: Some(None),
             restart: Some(RestartWish::Wanted),
         };
-        assert_eq!(describe(&change), "disabled; mode tls; restarted");
+        let words = "disabled; mode tls; role backup; cap 50 GB from day 1, then stop; \
+                     no rate limit; restarted";
+        assert_eq!(describe(&change), words);
         let change = PathChange { restart: Some(RestartWish::Cell), ..PathChange::default() };
         assert_eq!(describe(&change), "restarted because its modem changed the cell");
     }

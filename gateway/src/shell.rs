@@ -83,8 +83,14 @@ pub fn run(config: GatewayConfig, start: StartOptions) -> anyhow::Result<()> {
         let states = telemetry.states();
         linkdb_probe(linkdb, move || telemetry::states(&states))
     });
-    let options =
-        AdminOptions { config: config.clone(), start, waker, watch_links: true, linkdb: probe };
+    let options = AdminOptions {
+        usage: Some(config.usage.path.clone()),
+        config: config.clone(),
+        start,
+        waker,
+        watch_links: true,
+        linkdb: probe,
+    };
     let control = polyrail_admin::start(options).context("cannot start the control thread")?;
     let daemon = Daemon {
         config,
@@ -147,8 +153,10 @@ impl Gateway {
         let datagrams = passengers_datagrams(now, config, registry, bounds)?;
         let policy = reply_policy(config);
         let inside = config.intercept.iter().flat_map(|intercept| &intercept.interfaces);
-        let users = Users::new(config.users.key, inside.map(ToString::to_string).collect())
+        daemon.control.meter(carriers.metered());
+        let mut users = Users::new(config.users.key, inside.map(ToString::to_string).collect())
             .context("cannot ask the kernel for users' link addresses (users.key)")?;
+        users.set_groups(&config.groups);
         // Last, because passengers' traffic arrives from now on.
         let diversion = match &config.intercept {
             Some(_) => Some(Diversion::start(config)?),
@@ -472,6 +480,9 @@ impl Shell for Gateway {
         if let Some(datagrams) = &mut self.datagrams {
             let users = &mut self.users;
             datagrams.on_turn(now, relay, |source: IpAddr| users.user(now, source));
+        }
+        for (user, weight) in self.users.take_weights() {
+            relay.endpoint().set_weight(user, weight);
         }
         if self.daemon.shutdown.wants_tunnels() {
             self.carriers.on_turn(now, relay);

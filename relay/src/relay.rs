@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
-use polyrail_model::{Bytes, Identity, TunnelMode};
+use polyrail_model::{Bytes, Identity, PathWish, TunnelMode};
 use polyrail_session::{Endpoint, Event, FlowKey, ResetReason, SessionKey, TunnelKey};
 use polyrail_tunnel::Tunnel;
 use slab::Slab;
@@ -118,6 +118,12 @@ impl Relay {
     /// The poll refuses the tunnel's socket.
     pub fn add_tunnel(&mut self, tunnel: Box<dyn Tunnel>, label: Label) -> io::Result<TunnelKey> {
         self.tunnels.add(&self.registry, TUNNEL_TOKENS, tunnel, label)
+    }
+
+    /// The operator wants the paths of a carrier used in another way (gateway).
+    pub fn set_wish(&mut self, now: Instant, carrier: &str, wish: PathWish) {
+        self.tunnels.set_wish(carrier, wish);
+        self.endpoint.set_wish(now, carrier, wish);
     }
 
     /// Closes a tunnel gracefully; [`RelayEvent::TunnelClosed`] follows.

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use polyrail_model::{Bitrate, Bytes, Families, Identity, PathId, SessionKey, TunnelMode};
+use polyrail_model::{
+    Bitrate, Bytes, Families, Identity, PathId, PathWish, SessionKey, TunnelMode,
+};
 use polyrail_scheduler::ChainSpec;
 
 use crate::event::TunnelKey;
@@ -45,10 +47,8 @@ pub struct TunnelInfo {
     /// The key exported from the connection; `None` during its handshake, while it carries only
     /// early data.
     pub exporter: Option<[u8; 32]>,
-    /// It is a backup: used only while there is no other path (gateway).
-    pub backup: bool,
-    /// Its bytes cost money: it carries no copies of datagrams (gateway).
-    pub metered: bool,
+    /// How the operator wants it used (gateway).
+    pub wish: PathWish,
     /// The tunnel mode.
     pub mode: TunnelMode,
 }
@@ -111,8 +111,8 @@ pub struct PathStatus {
     /// No proof yet that the peer receives on it; it carries user data only if no other path can
     /// (gateway).
     pub unproven: bool,
-    /// It is a backup: used only while there is no other path.
-    pub backup: bool,
+    /// How the operator wants it used.
+    pub wish: PathWish,
     /// Bytes sent over it that the peer's session has not acknowledged.
     pub outstanding: Bytes,
     /// The transport's congestion window; this and the following are zero before the first sample.

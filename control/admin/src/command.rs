@@ -6,7 +6,7 @@ use polyrail_config::{ChainSpec, Config, Tables};
 use polyrail_identity::TlsIdentity;
 use tokio::sync::oneshot;
 
-use super::{AdminError, LinkChange, PathChange, PathState, Snapshot, UserState};
+use super::{AdminError, DataUsage, LinkChange, PathChange, PathState, Snapshot, UserState};
 
 /// A request to the data plane, which answers in the same turn of its loop if it can. Dropping a
 /// [`Reply`] reports an error to the client.
@@ -51,6 +51,8 @@ pub enum AdminCommand<C: Tables> {
     /// The state of an interface: sent for each interface of the carriers at the start, after each
     /// change, and after a reload that adds interfaces.
     Links(LinkChange),
+    /// Carriers with a cap whose used data has changed.
+    Usage(Vec<DataUsage>),
 }
 
 /// The sender of the answer to a command.

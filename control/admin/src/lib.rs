@@ -28,6 +28,7 @@ mod socket;
 mod status;
 mod stream;
 mod time;
+mod usage;
 mod user;
 
 #[cfg(test)]
@@ -40,8 +41,8 @@ pub use event::{AdminEvent, EventRecord, LinkChange};
 pub use handle::{AdminHandle, COMMANDS_MAX, EVENTS_WAITING_MAX};
 pub use linkdb::{LinkDbProbe, SourceState};
 pub use path::{
-    ConnectionPhase, ConnectionState, Demotion, LinkState, ModeDecision, PathChange, PathCounters,
-    PathPhase, PathState, RestartWish,
+    CapLevel, CapState, ConnectionPhase, ConnectionState, Demotion, LinkState, ModeDecision,
+    PathChange, PathCounters, PathPhase, PathState, RestartWish,
 };
 pub use reloading::Reloaded;
 pub use scheduler::Scheduler;
@@ -51,6 +52,7 @@ pub use status::{
     TunnelCounts,
 };
 pub use time::Timestamp;
+pub use usage::{DataUsage, Metered};
 pub use user::{RefusedCounts, USERS_LISTED_MAX, UserState};
 
 pub(crate) use control::Control;

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ use super::routes::READERS_MAX;
 use super::socket::{self, Socket};
 use super::stream::Stream;
 use super::{AdminCommand, AdminEvent, AdminHandle, LinkDbProbe, Timestamp, connection, routes};
-use crate::links;
+use crate::{links, usage};
 use polyrail_config::{Admin, Config, Tables};
 
 /// Options of the control thread.
@@ -28,6 +29,8 @@ pub struct AdminOptions<C> {
     pub waker: Arc<mio::Waker>,
     /// Whether to watch the carriers' interfaces.
     pub watch_links: bool,
+    /// The file of the data that carriers with a cap have used; `None`: nothing is counted.
+    pub usage: Option<PathBuf>,
     /// Asks LinkDB for its state, if it is enabled.
     pub linkdb: Option<LinkDbProbe>,
 }
@@ -52,12 +55,19 @@ pub fn start<C: Tables>(options: AdminOptions<C>) -> io::Result<AdminHandle<C>> 
     let (mut handle, channels) = AdminHandle::pair();
     let thread = std::thread::Builder::new().name("control".to_owned());
     handle.set_thread(thread.spawn(move || {
-        let Channels { commands, events, lost, reload } = channels;
+        let Channels { commands, events, lost, reload, metered } = channels;
         let watch_links = options.watch_links;
+        let usage = options.usage.clone();
         let control = Arc::new(options.into_control(commands));
         runtime.block_on(async {
             tokio::spawn(reload_on_request(control.clone(), reload));
+            let counts =
+                usage.map(|path| tokio::spawn(usage::watch(control.clone(), path, metered)));
             run(control, bound, events, lost, watch_links).await;
+            // It writes its file.
+            if let Some(counts) = counts {
+                let _ = tokio::time::timeout(END_WAIT, counts).await;
+            }
         });
         runtime.shutdown_timeout(END_WAIT);
     })?);
@@ -79,7 +89,7 @@ impl<C: Tables> AdminOptions<C> {
         self,
         commands: std::sync::mpsc::SyncSender<AdminCommand<C>>,
     ) -> Control<C> {
-        let Self { config, start, waker, watch_links: _, linkdb } = self;
+        let Self { config, start, waker, watch_links: _, usage: _, linkdb } = self;
         let interfaces = watch::Sender::new(config.interfaces());
         let now = Timestamp::now();
         let digests = digests(&config.common.tls);

@@ -18,6 +18,8 @@ pub struct UserState {
     pub gateway: Option<String>,
     /// Its address, the latest one if it has several (gateway).
     pub address: Option<IpAddr>,
+    /// Its group, if it belongs to one (gateway).
+    pub group: Option<String>,
     /// Open flows.
     pub flows: u64,
     /// Dials under way (cloud).

@@ -280,6 +280,11 @@ fn mistakes_about_carriers_have_line_key_and_reason() {
         ("congestion = \"B B\"", "congestion", "bbr"),
         ("mode = \"udp\"", "mode", "unknown variant `udp`, expected one of `auto`, `quic`, `tls`"),
         ("metered = 1", "metered", "expected a boolean"),
+        ("rate_limit = \"63 kbit/s\"", "rate_limit", "not between 64 kbit/s and 100 Gbit/s"),
+        ("cap = { bytes = \"50 GBit\" }", "cap.bytes", "an amount of data"),
+        ("cap = { bytes = \"1 GB\", reset_day = 29 }", "cap.reset_day", "between 1 and 28"),
+        ("cap = { bytes = \"1 GB\", at = \"off\" }", "cap.at", "\"limit:RATE\""),
+        ("cap = { bytes = \"1 GB\" }", "cap", "needs an interface"),
         ("qlog = \"\"", "qlog", "empty path"),
         ("modem = \"a b\"", "modem", "not a modem's"),
     ];
@@ -290,6 +295,46 @@ fn mistakes_about_carriers_have_line_key_and_reason() {
     for unused in ["role = \"never\"", "enabled = false"] {
         let reason = "no carrier may be used";
         assert_placed(&["interface = \"wwan0\"", unused, "[[carrier]]", "carrier[1]", reason]);
+    }
+}
+
+#[test]
+fn caps_and_groups_are_read_and_checked() {
+    let keys = "role = \"secondary\"\nrate_limit = \"20 Mbit/s\"\n\
+                cap = { bytes = \"50 GB\", at = \"limit:1 Mbit/s\" }\n";
+    let groups = "[[group]]\nname = \"crew\"\nweight = 4\nsources = [\"10.1.0.0/24\"]\n\
+                  [[group]]\nname = \"staff\"\nweight = 2\n\
+                  link_addresses = [\"02:00:00:00:00:01\"]\n";
+    let text = GATEWAY.replace("[socks5]", &format!("{keys}\n[socks5]")) + groups;
+    let config = gateway(&text).unwrap();
+    let (carrier, cap) = (&config.carriers[0], config.carriers[0].cap.unwrap());
+    assert_eq!(carrier.rate_limit.unwrap().rate().as_mbps(), 20.0);
+    assert_eq!((cap.bytes.bytes().0, cap.reset_day), (50_000_000_000, 1));
+    assert_eq!(cap.at, CapAction::Limit("1 Mbit/s".parse().unwrap()));
+    assert_eq!(config.groups.iter().map(|group| group.weight).collect::<Vec<_>>(), [4, 2]);
+    assert_eq!(config.usage.path, PathBuf::from("/var/lib/polyrail/usage.json"));
+
+    let other = "[[carrier]]\nname = \"b\"\ninterface = \"wwan0\"\nsource = \"192.0.2.9\"\n";
+    let found = problem(gateway(&(text.clone() + other)));
+    assert_eq!(found.key, "carrier[1].cap", "{found}");
+    assert!(found.reason.contains("\"b\" has, too"), "{found}");
+    for (from, to, key, reason) in [
+        ("weight = 4", "weight = 17", "group[1].weight", "between 1 and 16"),
+        ("weight = 4", "weight = 0", "group[1].weight", "between 1 and 16"),
+        ("\"staff\"", "\"crew\"", "group[2].name", "already named \"crew\""),
+        ("sources = [\"10.1.0.0/24\"]", "", "group[1]", "needs sources or link_addresses"),
+        ("10.1.0.0/24", "10.1.0.1/24", "group[1].sources[1]", "bits beyond its length"),
+        ("00:01\"]", "00:0G\"]", "group[2].link_addresses[1]", "not a link address"),
+        (
+            "[socks5]",
+            "[users]\nkey = \"address\"\n[socks5]",
+            "group[2].link_addresses",
+            "no link address is known",
+        ),
+    ] {
+        let found = problem(gateway(&text.replacen(from, to, 1)));
+        assert_eq!(found.key, key, "{found}");
+        assert!(found.reason.contains(reason), "{found}");
     }
 }
 
@@ -508,13 +553,13 @@ fn reference_has_every_key() {
         rows.iter().any(|row| row.split('|').nth(1).is_some_and(|cell| cell.contains(&quoted)))
     };
     let tables = "cloud restart intercept dns socks5 users telemetry log tls session scheduler \
-                  udp admin linkdb carrier access dial tunnel";
+                  udp admin linkdb carrier group usage access dial tunnel";
     let tables: Vec<_> = tables.split_whitespace().collect();
     let mut count = 0;
     for table in std::iter::once("").chain(tables.iter().copied()) {
         let text = match table {
             "" => "x = 1\n".to_owned(),
-            "carrier" => "[[carrier]]\nx = 1\n".to_owned(),
+            "carrier" | "group" => format!("[[{table}]]\nx = 1\n"),
             table => format!("[{table}]\nx = 1\n"),
         };
         let tls = if table == "tls" {

@@ -9,6 +9,7 @@ mod links;
 mod policy;
 mod state;
 mod tell;
+mod wishes;
 
 #[cfg(test)]
 mod tests;
@@ -16,7 +17,8 @@ mod tests;
 use std::time::{Duration, Instant};
 
 use polyrail_admin::{
-    AdminError, AdminEvent, LinkChange, PathChange, PathPhase, PathState, RestartWish,
+    AdminError, AdminEvent, DataUsage, LinkChange, Metered, PathChange, PathPhase, PathState,
+    RestartWish,
 };
 use polyrail_config::{CarrierConfig, CarrierRole, GatewayConfig};
 use polyrail_daemon::Survey;
@@ -209,7 +211,7 @@ impl Carriers {
             PathPhase::Up | PathPhase::Stalled => Some(true),
             PathPhase::Down => Some(now.saturating_duration_since(since) < DOWN_GRACE),
             PathPhase::NoInterface => Some(false),
-            PathPhase::Disabled => None,
+            PathPhase::Disabled | PathPhase::Capped => None,
         }
     }
 
@@ -224,23 +226,11 @@ impl Carriers {
         name: &str,
         change: &PathChange,
     ) -> Result<(), AdminError> {
-        let carrier = self.carriers.iter_mut().find(|carrier| carrier.name() == name);
-        let Some(carrier) = carrier else { return Err(AdminError::unknown_path(name)) };
-        let enabled = change.enabled.unwrap_or(carrier.is_enabled());
-        if enabled && carrier.config.role == CarrierRole::Never {
-            let key = format!("carrier.{name}.role");
-            let refusal = AdminError::refused("its role is \"never\" in the configuration");
-            return Err(refusal.about_key(key));
-        }
-        if change.restart.is_some() && !enabled {
-            return Err(AdminError::refused("it is disabled, so it has nothing to restart"));
-        }
-        if let Some(enabled) = change.enabled {
-            carrier.wish_enabled(now, Some(enabled));
-        }
-        if let Some(mode) = change.mode {
-            carrier.wish_mode(now, Some(mode));
-        }
+        let place = self.carriers.iter().position(|carrier| carrier.name() == name);
+        let Some(place) = place else { return Err(AdminError::unknown_path(name)) };
+        self.check(&self.carriers[place], change)?;
+        let carrier = &mut self.carriers[place];
+        carrier.change(now, change);
         if let Some(wish) = change.restart {
             let cause = match wish {
                 RestartWish::Wanted => Cause::Operator,
@@ -249,6 +239,48 @@ impl Carriers {
             carrier.policy.renew(now, cause);
         }
         Ok(())
+    }
+
+    /// Checks an operator's change of a carrier.
+    fn check(&self, carrier: &Carrier, change: &PathChange) -> Result<(), AdminError> {
+        let role = change.role.unwrap_or(carrier.wishes.role(&carrier.config));
+        if change.enabled == Some(true) && role == CarrierRole::Never {
+            let key = format!("carrier.{}.role", carrier.name());
+            return Err(AdminError::refused("its role is \"never\"").about_key(key));
+        }
+        let enabled = change.enabled.unwrap_or(carrier.is_enabled() || change.role.is_some());
+        if change.restart.is_some() && (!enabled || role == CarrierRole::Never) {
+            return Err(AdminError::refused("it is disabled, so it has nothing to restart"));
+        }
+        let interface = carrier.config.interface.as_ref();
+        let has_it = |other: &&Carrier| other.config.interface.as_ref() == interface;
+        if matches!(change.cap, Some(Some(_)))
+            && (interface.is_none() || self.carriers.iter().filter(has_it).count() > 1)
+        {
+            let reason = "a cap needs an interface that no other carrier has, because it counts \
+                          the interface's bytes";
+            return Err(AdminError::refused(reason));
+        }
+        Ok(())
+    }
+
+    /// The carriers whose bytes count for a cap.
+    pub(crate) fn metered(&self) -> Vec<Metered> {
+        let metered = |carrier: &Carrier| {
+            let cap = carrier.wishes.cap(&carrier.config)?;
+            let interface = carrier.config.interface.as_ref()?.to_string();
+            let (carrier, reset_day) = (carrier.name().to_owned(), cap.reset_day);
+            Some(Metered { carrier, interface, reset_day })
+        };
+        self.carriers.iter().filter_map(metered).collect()
+    }
+
+    /// Takes the data that carriers with a cap have used.
+    pub(crate) fn on_usage(&mut self, usage: Vec<DataUsage>) {
+        for usage in usage {
+            let carrier = self.carriers.iter_mut().find(|one| one.name() == usage.carrier);
+            carrier.into_iter().for_each(|carrier| carrier.wishes.take(usage.clone()));
+        }
     }
 
     /// Uses another certificate for new connections.

@@ -20,6 +20,7 @@ mod restart;
 mod semantics;
 mod set_ups;
 mod udp;
+mod wishes;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{PoisonError, RwLock};

@@ -5,8 +5,10 @@
 
 use std::time::{Duration, Instant};
 
-use polyrail_model::{BindingId, Bytes, NodeRole, Unit};
-use polyrail_scheduler::{Chain, Decision, Input, Note, PathView, SEGMENT, SegmentView, Turn};
+use polyrail_model::{BindingId, Bytes, NodeRole, Unit, Weight};
+use polyrail_scheduler::{
+    Chain, Decision, Input, Note, PathView, SEGMENT, SegmentView, Turn, rank,
+};
 
 use super::datagrams::{binding_of, flow_of};
 use super::outlet::Outlet;
@@ -25,7 +27,7 @@ impl Session {
     }
 
     /// Queues a datagram for the peer. It may be dropped at any time.
-    pub fn send_datagram(&mut self, now: Instant, datagram: UserDatagram) {
+    pub fn send_datagram(&mut self, now: Instant, weight: Option<Weight>, datagram: UserDatagram) {
         let UserDatagram { binding, user, remote, payload, expedited } = datagram;
         let of = (binding, user.unwrap_or_default(), self.clock(now));
         let Self { datagrams, turns, .. } = self;
@@ -34,6 +36,9 @@ impl Session {
             return;
         }
         datagrams.push(now, of, Queued { at: now, remote, payload, expedited }, turns);
+        if let (Some(weight), Some(binding)) = (weight, datagrams.bindings.get_mut(&binding)) {
+            binding.weight = weight;
+        }
     }
 
     /// A datagram of the peer has arrived.
@@ -44,14 +49,18 @@ impl Session {
         datagram: Datagram,
         data: &[u8],
     ) {
-        let Datagram { binding: id, sequence, user, remote, .. } = datagram;
+        let Datagram { binding: id, sequence, user, weight, remote, .. } = datagram;
         let of = (id, user.unwrap_or_default(), self.clock(now));
         if let Some(path) = self.paths.get_mut(slot) {
             path.datagrams_received += data.len() as u64;
         }
+        let role = self.role;
         let Self { datagrams, turns, paths, .. } = self;
         let Some(binding) = datagrams.binding(now, of, turns) else { return };
         binding.used_at = now;
+        if role == NodeRole::Cloud {
+            binding.weight = weight;
+        }
         if !binding.received.accept(sequence) {
             datagrams.counts.copies_received += 1;
             return;
@@ -144,7 +153,7 @@ impl Session {
         let (sent_us, role) = (self.clock(now), self.role);
         let Self { datagrams, paths, .. } = self;
         let Some(binding) = datagrams.bindings.get_mut(&id) else { return Sent::Nothing };
-        let (user, before) = (binding.user, binding.queued_bytes());
+        let (user, weight, before) = (binding.user, binding.weight, binding.queued_bytes());
         let (next, dropped) = binding.pop(now);
         let after = binding.queued_bytes();
         datagrams.counts.dropped += dropped;
@@ -174,6 +183,7 @@ impl Session {
             sequence: binding.sequence,
             sent_us,
             user: (role == NodeRole::Gateway).then_some(user),
+            weight: if role == NodeRole::Gateway { weight } else { Weight::default() },
             remote: next.remote,
         };
         binding.on_sent();
@@ -200,7 +210,7 @@ impl Session {
         if on.len() > 1 {
             datagrams.on_copied(now, user, cost);
         }
-        let sent = cost * on.len() as u64;
+        let sent = weight.cost(cost * on.len() as u64);
         self.turns.queue.charge(user, sent, now);
         if is_urgent {
             datagrams.urgent.charge(user, sent, now);
@@ -218,6 +228,7 @@ fn views(now: Instant, paths: &Paths, chain: &Chain, is_urgent: bool) -> Vec<Pat
             view.room = view.room.max(Bytes(SEGMENT));
         }
     }
+    rank(&mut views);
     views
 }
 

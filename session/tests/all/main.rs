@@ -8,3 +8,4 @@ mod hostile_gateway;
 mod messages;
 mod pair;
 mod quotas;
+mod wishes;

@@ -57,7 +57,7 @@ fn answer(command: AdminCommand<GatewayTables>) {
         }
         AdminCommand::SetScheduler { reply, .. } => reply.send(()),
         AdminCommand::Reload { reply, .. } => reply.send(Ok(Vec::new())),
-        AdminCommand::Links(_) => {}
+        AdminCommand::Links(_) | AdminCommand::Usage(_) => {}
     }
 }
 
@@ -86,6 +86,7 @@ impl Resources {
                 start: StartOptions::default(),
                 waker: waker.clone(),
                 watch_links: false,
+                usage: None,
                 linkdb: None,
             }
         };
@@ -157,6 +158,8 @@ fn path() -> PathState {
         peer: Some("cloud".to_owned()),
         enabled: true,
         role: CarrierRole::Primary,
+        rate_limit_bits_per_s: None,
+        cap: None,
         interface: Some("wwan0".to_owned()),
         configured_mode: Mode::Auto,
         mode: None,

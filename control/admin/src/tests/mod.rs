@@ -63,6 +63,7 @@ impl Node {
             start: StartOptions { file: self.file(), ..StartOptions::default() },
             waker,
             watch_links: false,
+            usage: None,
             linkdb: None,
         }
     }
@@ -96,6 +97,8 @@ fn path_a() -> PathState {
         peer: Some("c".to_owned()),
         enabled: true,
         role: CarrierRole::Primary,
+        rate_limit_bits_per_s: None,
+        cap: None,
         interface: Some("wwan0".to_owned()),
         configured_mode: Mode::Auto,
         mode: Some(TunnelMode::Quic),
@@ -149,7 +152,7 @@ fn answer(command: AdminCommand<GatewayTables>) {
         AdminCommand::SetPath { name, change, reply } => reply.send(changed(&name, &change)),
         AdminCommand::SetScheduler { reply, .. } => reply.send(()),
         AdminCommand::Reload { reply, .. } => reply.send(Ok(vec!["a warning".to_owned()])),
-        AdminCommand::Links(_) => {}
+        AdminCommand::Links(_) | AdminCommand::Usage(_) => {}
     }
 }
 

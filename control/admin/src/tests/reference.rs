@@ -6,12 +6,13 @@ use std::net::SocketAddr;
 use serde_json::{Value, json};
 
 use super::super::{
-    AdminEvent, ConfigState, ConnectionPhase, ConnectionState, Demotion, ErrorCode, EventRecord,
-    LinkChange, LinkState, ModeDecision, ProcessState, RefusedCounts, Reloaded, RestartWish,
-    Status, UserState,
+    AdminEvent, CapLevel, CapState, ConfigState, ConnectionPhase, ConnectionState, Demotion,
+    ErrorCode, EventRecord, LinkChange, LinkState, ModeDecision, ProcessState, RefusedCounts,
+    Reloaded, RestartWish, Status, UserState,
 };
 use super::*;
 use crate::reload::ChangeLine;
+use polyrail_config::CapAction;
 use polyrail_identity::NodeRole;
 
 fn reference() -> String {
@@ -61,11 +62,22 @@ fn full_path() -> PathState {
         received_bytes: 1,
         link: Some(link),
     };
+    let cap = CapState {
+        limit_bytes: 1,
+        reset_day: 1,
+        at: CapAction::Stop,
+        level: CapLevel::Reached,
+        used_bytes: Some(1),
+        period_from: Some("2026-11-01".to_owned()),
+        period_until: Some("2026-12-01".to_owned()),
+    };
     let (mode, reason) = (TunnelMode::Quic, String::new());
     PathState {
         decision: Some(ModeDecision { mode, reason: reason.clone(), at }),
         demotion: Some(Demotion { reason, since: at, retry_in_s: 1.0 }),
         link: Some(link),
+        rate_limit_bits_per_s: Some(1),
+        cap: Some(cap),
         connections: vec![connection],
         ..path_a()
     }
@@ -120,6 +132,7 @@ fn events() -> Vec<AdminEvent> {
         AdminEvent::Reloaded { changes: Vec::new() },
         AdminEvent::ReloadRefused { error },
         AdminEvent::LinkChanged(link),
+        AdminEvent::DataCap { path: text(), level: CapLevel::High, used_bytes: 1, limit_bytes: 1 },
         AdminEvent::Alarm { message: text(), path: None },
         AdminEvent::EventsLost { count: 1 },
     ];
@@ -133,6 +146,7 @@ fn full_user() -> UserState {
         user: "00".to_owned(),
         gateway: None,
         address: None,
+        group: None,
         flows: 1,
         dials: 1,
         dials_waiting: 1,
@@ -142,7 +156,7 @@ fn full_user() -> UserState {
     }
 }
 
-const KINDS: usize = 18;
+const KINDS: usize = 19;
 
 /// A number per kind, so that a new kind does not compile without a row here.
 fn kind(event: &AdminEvent) -> usize {
@@ -164,6 +178,7 @@ fn kind(event: &AdminEvent) -> usize {
         AdminEvent::LinkChanged(_) => 14,
         AdminEvent::Alarm { .. } => 15,
         AdminEvent::SchedulerChanged { .. } => 16,
+        AdminEvent::DataCap { .. } => 17,
         AdminEvent::EventsLost { .. } => KINDS - 1,
     }
 }
@@ -177,7 +192,14 @@ fn every_field_is_in_the_reference() {
         full_status(),
         full_user(),
         Reloaded { changes: vec![line], warnings: Vec::new() },
-        PathChange { enabled: Some(true), mode: Some(Mode::Tls), restart: Some(RestartWish::Cell) },
+        PathChange {
+            enabled: Some(true),
+            mode: Some(Mode::Tls),
+            role: Some(CarrierRole::Never),
+            cap: Some(None),
+            rate_limit: Some(None),
+            restart: Some(RestartWish::Cell),
+        },
     ]);
     let mut found = BTreeSet::new();
     names(&all, &mut found);
