@@ -19,6 +19,7 @@ mod listeners;
 mod operate;
 mod paths;
 mod reach;
+mod reports;
 #[cfg(test)]
 #[path = "../../relay/tests/common/side.rs"]
 mod side;

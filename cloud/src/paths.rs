@@ -163,6 +163,8 @@ impl Paths {
                     stalls: carrier.stalls,
                     sent_bytes: sums.sent_bytes,
                     received_bytes: sums.received_bytes,
+                    sent_packets: sums.sent_packets,
+                    lost_packets: sums.lost_packets,
                     ..PathCounters::default()
                 };
                 list.push(PathState {

@@ -5,6 +5,7 @@
 
 use std::time::Instant;
 
+use polyrail_admin::metrics::{MetricsSnapshot, REPORT};
 use polyrail_admin::{
     AdminError, AdminEvent, DataUsage, ErrorCode, LinkChange, PathChange, PathState, RestartWish,
     UserState,
@@ -12,6 +13,7 @@ use polyrail_admin::{
 use polyrail_config::{CarrierConfig, GatewayConfig, GatewayTables};
 use polyrail_daemon::{Daemon, Operate, start, survey};
 use polyrail_identity::TlsIdentity;
+use polyrail_model::Delivery;
 use polyrail_relay::Relay;
 use polyrail_relay::congestion::{kernel_has, quic_has};
 
@@ -24,6 +26,22 @@ impl Operate for Gateway {
 
     fn daemon(&mut self) -> &mut Daemon<GatewayTables> {
         &mut self.daemon
+    }
+
+    fn measure(&self, _now: Instant, metrics: &mut MetricsSnapshot) {
+        metrics.refused = self.refusals.totals();
+        let names = self.names.as_ref().map_or(0, |names| names.suppressed());
+        metrics.lines_suppressed = self.refusals.suppressed() + self.full.suppressed() + names;
+        metrics.udp_dropped =
+            self.datagrams.as_ref().map(|datagrams| datagrams.drops().counts()).unwrap_or_default();
+        metrics.wants_report = self.wants_report;
+    }
+
+    fn send_report(&mut self, now: Instant, relay: &mut Relay, payload: Vec<u8>) {
+        let session = relay.endpoint_ref().current().filter(|_| self.wants_report);
+        if let Some(session) = session {
+            relay.endpoint().send_message(now, session, REPORT, Delivery::Latest, payload);
+        }
     }
 
     fn paths(&mut self, now: Instant, relay: &mut Relay) -> Vec<PathState> {

@@ -123,7 +123,7 @@ pub(crate) struct Gateway {
     socks: Vec<(TcpListener, AcceptGate)>,
     pub(crate) clients: SocksClients,
     pub(crate) names: Option<NameService>,
-    datagrams: Option<Datagrams>,
+    pub(crate) datagrams: Option<Datagrams>,
     pub(crate) users: Users,
     pub(crate) diversion: Option<Diversion>,
     /// When to look again at the carriers that `direct:` traffic may use.
@@ -133,7 +133,9 @@ pub(crate) struct Gateway {
     refused_lines: LogLimiter,
     /// The maximum number of users' sockets; further connections wait in the kernel's queue.
     sockets_max: usize,
-    full: LogLimiter,
+    pub(crate) full: LogLimiter,
+    /// The cloud of the current session takes reports.
+    pub(crate) wants_report: bool,
 }
 
 impl Gateway {
@@ -178,6 +180,7 @@ impl Gateway {
             refused_lines: LogLimiter::default(),
             sockets_max,
             full: LogLimiter::default(),
+            wants_report: false,
         })
     }
 
@@ -280,7 +283,8 @@ impl Gateway {
         }
         match event {
             Event::SessionUp { session, peer, offer } => {
-                let Offer { families, datagrams } = offer;
+                let Offer { families, datagrams, reports } = offer;
+                self.wants_report = reports;
                 let (ipv4, ipv6) = (families.v4, families.v6);
                 tracing::info!(cloud = %peer, ipv4, ipv6, datagrams, "session up");
                 self.daemon.session_up(session, peer);
@@ -299,6 +303,7 @@ impl Gateway {
             Event::SessionEnded { session, reason } => {
                 tracing::warn!(%reason, "session ended; its flows were reset");
                 self.refusals.forget(session);
+                self.wants_report = false;
                 let peer = Some(self.daemon.config.cloud.name.to_string());
                 self.daemon.session_ended(session, peer, reason);
             }

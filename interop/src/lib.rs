@@ -34,6 +34,7 @@ pub mod keys;
 pub mod lab;
 pub mod linkdb;
 pub mod matrix;
+pub mod metrics;
 pub mod operator;
 pub mod privilege;
 pub mod process;

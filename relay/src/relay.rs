@@ -21,7 +21,7 @@ use crate::leg_buffers::LegBuffers;
 use crate::pending_reset::PendingResets;
 use crate::traffic::{Traffic, TrafficTotals};
 use crate::tunnels::Tunnels;
-use crate::{Label, RelayEvent, TunnelView};
+use crate::{Label, RelayEvent, TunnelView, TurnTimes};
 
 /// Tokens below this belong to the daemon.
 pub const SHELL_TOKENS: usize = 1 << 32;
@@ -66,6 +66,7 @@ pub struct Relay {
     queue: VecDeque<usize>,
     /// Bytes moved between sockets and flows since the start.
     moved_bytes: u64,
+    turn_times: TurnTimes,
     pending_resets: PendingResets,
     traffic: TrafficTotals,
     traffic_at: Option<Instant>,
@@ -91,6 +92,7 @@ impl Relay {
             by_flow: HashMap::new(),
             queue: VecDeque::new(),
             moved_bytes: 0,
+            turn_times: TurnTimes::default(),
             pending_resets: PendingResets::default(),
             traffic: TrafficTotals::default(),
             traffic_at: None,
@@ -205,6 +207,16 @@ impl Relay {
     /// Bytes moved between users' sockets and flows since the start, in both directions.
     pub fn moved_bytes(&self) -> u64 {
         self.moved_bytes
+    }
+
+    /// How long the turns of the loop took since the start.
+    pub fn turn_times(&self) -> &TurnTimes {
+        &self.turn_times
+    }
+
+    /// Counts a turn of the loop, which [`run`](crate::run) measures.
+    pub(crate) fn count_turn(&mut self, took: Duration) {
+        self.turn_times.add(took);
     }
 
     /// Changes how long a flow may be idle, also for existing flows.

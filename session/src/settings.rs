@@ -30,6 +30,8 @@ pub struct Settings {
     pub datagram_chain: ChainSpec,
     /// Whether this cloud carries datagrams; it tells its gateways.
     pub datagrams: bool,
+    /// Whether this cloud takes its gateways' reports; it tells them. Default false.
+    pub reports: bool,
     /// Whether segments of a stalled path are reinjected on others, see
     /// [`limits::STALL_MIN`](crate::limits::STALL_MIN). Segments of a lost path always are, and
     /// handlers of the chain may reinject others.
@@ -69,6 +71,10 @@ pub struct SessionStatus {
     pub peer: Option<Identity>,
     /// Open flows.
     pub flows: usize,
+    /// Users with open flows.
+    pub users: usize,
+    /// Flows opened since the session began.
+    pub flows_opened: u64,
     /// Flows in memory, including flows without an OPEN and reset flows without an answer.
     pub flows_held: usize,
     /// Unread bytes.
@@ -171,6 +177,7 @@ impl Default for Settings {
             chain: ChainSpec::default(),
             datagram_chain: datagrams(),
             datagrams: true,
+            reports: false,
             stall: true,
         }
     }

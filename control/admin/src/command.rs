@@ -6,6 +6,7 @@ use polyrail_config::{ChainSpec, Config, Tables};
 use polyrail_identity::TlsIdentity;
 use tokio::sync::oneshot;
 
+use super::metrics::MetricsSnapshot;
 use super::{AdminError, DataUsage, LinkChange, PathChange, PathState, Snapshot, UserState};
 
 /// A request to the data plane, which answers in the same turn of its loop if it can. Dropping a
@@ -18,6 +19,10 @@ pub enum AdminCommand<C: Tables> {
     Paths(Reply<Vec<PathState>>),
     /// Report all users.
     Users(Reply<Vec<UserState>>),
+    /// Report the counters of the data plane.
+    Metrics(Reply<MetricsSnapshot>),
+    /// Send this report to the cloud, if that takes reports (gateway).
+    Report(Vec<u8>),
     /// Change one path, wholly or not at all; the answer is its new state. The data plane publishes
     /// the change.
     SetPath {

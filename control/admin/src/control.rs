@@ -12,10 +12,12 @@ use polyrail_config::{ChainSpec, Config, Overrides, Tables, TlsConfig};
 use polyrail_identity::digest;
 use tokio::sync::{Semaphore, watch};
 
+use super::metrics::Scraped;
 use super::stream::Stream;
 use super::{
     API_VERSION, AdminCommand, AdminError, AdminEvent, ConfigState, ErrorCode, LinkChange,
-    LinkDbProbe, PathChange, PathState, PendingReply, Reply, Status, Timestamp, UserState, process,
+    LinkDbProbe, PathChange, PathState, PendingReply, Reply, Snapshot, Status, Timestamp,
+    UserState, process,
 };
 
 /// How long the data plane may take to answer.
@@ -64,6 +66,8 @@ pub(crate) struct Control<C: Tables> {
     pub(super) linkdb: Option<LinkDbProbe>,
     /// Permits of the readers of events.
     pub(super) readers: Arc<Semaphore>,
+    /// The latest metrics.
+    pub(super) scraped: Scraped,
     /// Locked during a reload.
     pub(super) reloading: Arc<tokio::sync::Mutex<()>>,
     /// The interfaces that matter; see [`Tables::interfaces`].
@@ -135,6 +139,11 @@ impl<C: Tables> Control<C> {
 
     pub(super) async fn status(&self) -> Result<Status, AdminError> {
         let snapshot = self.ask(AdminCommand::Status).await?;
+        Ok(self.status_with(snapshot))
+    }
+
+    /// The status with this status of the data plane.
+    pub(super) fn status_with(&self, snapshot: Snapshot) -> Status {
         let running = self.running();
         let config = ConfigState {
             file: self.start.file.clone(),
@@ -142,7 +151,7 @@ impl<C: Tables> Control<C> {
             reloads: running.reloads,
             reloads_refused: running.refused,
         };
-        Ok(Status {
+        Status {
             api: API_VERSION.to_owned(),
             role: C::ROLE,
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -152,7 +161,7 @@ impl<C: Tables> Control<C> {
             config,
             process: process::state(),
             snapshot,
-        })
+        }
     }
 
     /// LinkDB's state.

@@ -17,6 +17,7 @@ mod event;
 mod handle;
 mod linkdb;
 mod links;
+pub mod metrics;
 mod path;
 mod process;
 pub mod reload;

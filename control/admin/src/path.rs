@@ -157,6 +157,12 @@ pub struct PathCounters {
     pub sent_bytes: u64,
     /// Users' bytes received, copies included.
     pub received_bytes: u64,
+    /// Packets with data sent by its connections, those lost included.
+    #[serde(default)]
+    pub sent_packets: u64,
+    /// Packets of its connections that were declared lost.
+    #[serde(default)]
+    pub lost_packets: u64,
 }
 
 /// The last measurements of a connection's transport.

@@ -10,6 +10,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use mio::{Events, Poll, Token, Waker};
+use polyrail_admin::metrics::MetricsSnapshot;
 use polyrail_admin::{
     AdminCommand, AdminError, AdminEvent, AdminOptions, CapLevel, CapState, LinkDbProbe,
     PathChange, PathCounters, PathPhase, PathState, Snapshot, StartOptions, Timestamp,
@@ -116,6 +117,8 @@ fn answer(command: AdminCommand<GatewayTables>, mode: &mut Mode) {
         AdminCommand::Status(reply) => reply.send(Snapshot::default()),
         AdminCommand::Paths(reply) => reply.send(vec![path(*mode)]),
         AdminCommand::Users(reply) => reply.send(Vec::new()),
+        AdminCommand::Metrics(reply) => reply.send(MetricsSnapshot::default()),
+        AdminCommand::Report(_) => {}
         AdminCommand::SetPath { name, change, reply } => {
             if name != "a" {
                 return reply.send(Err(AdminError::unknown_path(&name)));

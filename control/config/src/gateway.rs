@@ -207,6 +207,7 @@ impl Tables for GatewayTables {
         "dns.port",
         "intercept",
         "linkdb.path",
+        "metrics",
         "session.memory",
         "socks5.listen",
         "usage",

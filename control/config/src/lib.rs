@@ -32,8 +32,8 @@ pub use cap::{Cap, CapAction, CapBytes, RateLimit};
 pub use carrier::{CarrierConfig, CarrierRole};
 pub use cloud::{Access, CloudConfig, CloudTables, Dial, TunnelConfig};
 pub use common::{
-    Admin, Common, DatagramCopies, Filtering, LogConfig, LogFormat, LogLevel, Mode, Overrides,
-    SOCKET_PATH_MAX, SchedulerConfig, SessionConfig, TlsConfig, UdpConfig, chain,
+    Admin, Common, DatagramCopies, Filtering, LogConfig, LogFormat, LogLevel, MetricsConfig, Mode,
+    Overrides, SOCKET_PATH_MAX, SchedulerConfig, SessionConfig, TlsConfig, UdpConfig, chain,
 };
 pub use document::{Config, FILE_MAX, Tables};
 pub use error::{ConfigError, Problem};

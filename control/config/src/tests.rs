@@ -62,7 +62,8 @@ fn gateway_defaults_are_as_documented() {
     let session = SessionConfig { linger, memory, flows_max, user_flows_max, flow_idle };
     assert_eq!(common.session, session);
     assert_eq!(common.scheduler.chain, ChainSpec::named("polyrail").unwrap());
-    assert_eq!((common.admin, common.linkdb, ignored), (None, None, vec![]));
+    assert_eq!((common.admin, common.linkdb, common.metrics), (None, None, None));
+    assert_eq!(ignored, vec![]);
 
     let carrier = &own.carriers[0];
     assert!(!carrier.metered && carrier.usable());
@@ -168,6 +169,7 @@ fn every_table_of_a_cloud_is_read() {
                   [admin]\nsocket = \"s\"\n[session]\nmemory = \"4 GiB\"\n\
                   [access]\nallow = [\"10.0.0.0/8\"]\ndeny_ports = []\n\
                   [linkdb]\npath = \"l.redb\"\nshare = false\n\
+                  [metrics]\nlisten = \"[::1]:9464\"\n\
                   [udp]\nfiltering = \"endpoint\"\n\
                   [carrier_congestion]\nsatellite = \"cubic\"\nlte-a = \"bbr\"\n";
     let text = format!("congestion = \"reno\"\n{CLOUD}{tables}");
@@ -176,6 +178,8 @@ fn every_table_of_a_cloud_is_read() {
     assert_eq!(common.admin.unwrap().socket, PathBuf::from("/etc/polyrail/s"));
     assert_eq!(common.session.memory, Bytes::from_mib(4096));
     assert_eq!(common.udp.filtering(), Filtering::Endpoint);
+    let listen = "[::1]:9464".parse().unwrap();
+    assert_eq!(common.metrics, Some(MetricsConfig { listen }));
     assert!(own.access.deny_ports.is_empty());
     assert_eq!(own.access.allow[0].to_string(), "10.0.0.0/8");
     let linkdb = LinkDbConfig {
@@ -363,6 +367,10 @@ fn mistakes_in_other_tables_have_line_key_and_reason() {
         ("restart]", "interval = \"1ms\"", "restart.interval", "not between 20ms and 10s"),
         ("telemetry]", "gpsd = \"localhost:2947\"", "telemetry.gpsd", "not an IP address"),
         ("telemetry]", "gpsd = 2947", "telemetry.gpsd", "a string"),
+        ("metrics]", "listen = \"192.0.2.1:1\"", "metrics.listen", "not a loopback address"),
+        ("metrics]", "listen = \"[::]:1\"", "metrics.listen", "not a loopback address"),
+        ("metrics]", "listen = 9464", "metrics.listen", "a string"),
+        ("metrics]", "port = 1", "metrics.port", "unknown field"),
         ("telemetry]", "modem_manager = \"yes\"", "telemetry.modem_manager", "a boolean"),
         ("telemetry]", "modem_manager_bus = \"/b\"", "telemetry.modem_manager_bus", "of a bus"),
         (
@@ -553,7 +561,7 @@ fn reference_has_every_key() {
         rows.iter().any(|row| row.split('|').nth(1).is_some_and(|cell| cell.contains(&quoted)))
     };
     let tables = "cloud restart intercept dns socks5 users telemetry log tls session scheduler \
-                  udp admin linkdb carrier group usage access dial tunnel";
+                  udp admin metrics linkdb carrier group usage access dial tunnel";
     let tables: Vec<_> = tables.split_whitespace().collect();
     let mut count = 0;
     for table in std::iter::once("").chain(tables.iter().copied()) {

@@ -60,11 +60,12 @@ impl Carrier {
     }
 
     fn counters(&self, carried: &BTreeMap<(Option<Identity>, String), Traffic>) -> PathCounters {
-        let sums = carried.iter().filter(|((_, carrier), _)| carrier == self.name());
-        let (sent_bytes, received_bytes) = sums.fold((0, 0), |(sent, received), (_, carried)| {
-            (sent + carried.sent_bytes, received + carried.received_bytes)
-        });
-        PathCounters { sent_bytes, received_bytes, ..self.policy.counters() }
+        let mut all = Traffic::default();
+        let own = carried.iter().filter(|((_, carrier), _)| carrier == self.name());
+        own.for_each(|(_, carried)| all.add(carried));
+        let Traffic { sent_bytes, received_bytes, sent_packets, lost_packets, .. } = all;
+        let policy = self.policy.counters();
+        PathCounters { sent_bytes, received_bytes, sent_packets, lost_packets, ..policy }
     }
 }
 

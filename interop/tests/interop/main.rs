@@ -14,6 +14,7 @@ mod guest;
 mod hostile;
 mod linkdb;
 mod matrix;
+mod metrics;
 mod refusals;
 mod reload;
 mod restart;

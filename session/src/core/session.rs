@@ -506,6 +506,8 @@ impl Session {
             session: self.key,
             peer: None,
             flows: self.open_flows(),
+            users: self.flows.users.users(),
+            flows_opened: self.flows.users.opened(),
             flows_held: self.flows.len(),
             memory_received: Bytes(self.flow_control.held_received),
             memory_sent: Bytes(self.flow_control.held_sent),

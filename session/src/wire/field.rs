@@ -68,10 +68,10 @@ fields! {
         |cursor| Ok(Self::from_code(cursor.number()?).unwrap_or(Self::Internal));
     Offer: |offer, out| {
         let Families { v4, v6 } = offer.families;
-        out.push(bit(v4, 0) | bit(v6, 1) | bit(offer.datagrams, 2));
+        out.push(bit(v4, 0) | bit(v6, 1) | bit(offer.datagrams, 2) | bit(offer.reports, 3));
     }, |cursor| cursor.byte().map(|bits| {
         let families = Families { v4: has(bits, 0), v6: has(bits, 1) };
-        Self { families, datagrams: has(bits, 2) }
+        Self { families, datagrams: has(bits, 2), reports: has(bits, 3) }
     });
     DataMarks: |marks, out| {
         out.push(bit(marks.fin, 0) | bit(marks.tail, 1) | weight_bits(marks.weight, 2));

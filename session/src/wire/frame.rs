@@ -178,6 +178,8 @@ pub struct Offer {
     pub families: Families,
     /// It carries datagrams. Earlier versions do not.
     pub datagrams: bool,
+    /// It takes gateways' reports, for its metrics.
+    pub reports: bool,
 }
 
 /// The initial credit that a side grants its peer.

@@ -150,7 +150,7 @@ proptest! {
         round_trip(&Frame::Hello { instance, greeting: greeting.clone(), terms }, cut);
         round_trip(&Frame::Join { session, proof, greeting }, cut);
         let (counter, founder) = numbers;
-        let offer = Offer { families: Families { v4, v6 }, datagrams: v4 };
+        let offer = Offer { families: Families { v4, v6 }, datagrams: v4, reports: v6 };
         round_trip(&Frame::Welcome { session, counter, founder, offer, terms }, cut);
         round_trip(&Frame::Reject { code: RejectCode::Replayed, reason: reason.clone() }, cut);
         round_trip(&Frame::GoAway { reason }, cut);
@@ -292,9 +292,9 @@ fn samples() -> Vec<Vec<u8>> {
         waited_us: 400_000,
         payload: b"opaque",
     };
-    let welcome = |datagrams| {
+    let welcome = |datagrams, reports| {
         let session = SessionId([8; 16]);
-        let offer = Offer { families: Families::BOTH, datagrams };
+        let offer = Offer { families: Families::BOTH, datagrams, reports };
         Frame::Welcome { session, counter: 3, founder: 1, offer, terms }
     };
     let datagram = |user, weight| {
@@ -308,7 +308,7 @@ fn samples() -> Vec<Vec<u8>> {
     let frames = [
         Frame::Hello { instance: InstanceId([7; 16]), greeting: greeting.clone(), terms },
         Frame::Join { session: SessionId([8; 16]), proof: [9; 32], greeting },
-        welcome(false),
+        welcome(false, false),
         Frame::Reject { code: RejectCode::Unknown, reason: "gone".into() },
         Frame::Open { open, data: b"GET / HTTP/1.1\r\n\r\n" },
         Frame::Data { flow, sequence: 1_000, sent_us: 6_000, marks, data: b"hello" },
@@ -326,11 +326,12 @@ fn samples() -> Vec<Vec<u8>> {
         Frame::Unknown { kind: 0x12 },
         message(false),
         message(true),
-        welcome(true),
+        welcome(true, false),
         datagram(Some(UserId(9)), 1),
         datagram(None, 1),
         datagram(Some(UserId(9)), 4),
         Frame::Data { flow, sequence: 1_000, sent_us: 6_000, marks: weighed, data: b"hello" },
+        welcome(true, true),
     ];
     let encoded = |frame: &Frame<'_>| {
         let mut bytes = Vec::new();

@@ -9,6 +9,7 @@ use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
+use polyrail_admin::metrics::MetricsSnapshot;
 use polyrail_admin::{
     AdminCommand, AdminError, AdminOptions, COMMANDS_MAX, PathChange, PathCounters, PathPhase,
     PathState, Snapshot, StartOptions, Timestamp,
@@ -50,6 +51,8 @@ fn answer(command: AdminCommand<GatewayTables>) {
         AdminCommand::Status(reply) => reply.send(Snapshot::default()),
         AdminCommand::Paths(reply) => reply.send(vec![path()]),
         AdminCommand::Users(reply) => reply.send(Vec::new()),
+        AdminCommand::Metrics(reply) => reply.send(MetricsSnapshot::default()),
+        AdminCommand::Report(_) => {}
         AdminCommand::SetPath { name, change, reply } => {
             assert_ne!(change, PathChange::default(), "an empty change");
             let known = name == "a";

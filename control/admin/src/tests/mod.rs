@@ -2,8 +2,11 @@
 
 mod reference;
 mod reloads;
+mod scrapes;
 mod scripted;
 mod sockets;
+
+pub(crate) use reference::{full_path, full_status};
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,6 +18,7 @@ use polyrail_identity::{Authority, IssueRequest, NodeRole};
 use polyrail_model::TunnelMode;
 
 use super::control::Control;
+use super::metrics::MetricsSnapshot;
 use super::{
     AdminCommand, AdminError, AdminOptions, PathChange, PathCounters, PathPhase, PathState,
     SessionPhase, SessionState, Snapshot, StartOptions, Timestamp,
@@ -123,6 +127,8 @@ fn snapshot() -> Snapshot {
         age_s: 1.5,
         paths: 1,
         flows: 2,
+        users: 1,
+        flows_opened: 9,
         memory_received_bytes: 0,
         memory_sent_bytes: 1,
         memory_max_bytes: 16 << 20,
@@ -134,7 +140,10 @@ fn snapshot() -> Snapshot {
         datagrams_sent: 2,
         datagram_copies_sent: 1,
         datagrams_received: 3,
-        datagrams_dropped: 0,
+        datagram_copies_received: 1,
+        datagrams_dropped: 5,
+        datagrams_too_long: 2,
+        messages_dropped: 0,
     };
     Snapshot {
         scheduler: vec!["min_rtt".to_owned()],
@@ -149,6 +158,8 @@ fn answer(command: AdminCommand<GatewayTables>) {
         AdminCommand::Status(reply) => reply.send(snapshot()),
         AdminCommand::Paths(reply) => reply.send(vec![path_a()]),
         AdminCommand::Users(reply) => reply.send(Vec::new()),
+        AdminCommand::Metrics(reply) => reply.send(MetricsSnapshot::default()),
+        AdminCommand::Report(_) => {}
         AdminCommand::SetPath { name, change, reply } => reply.send(changed(&name, &change)),
         AdminCommand::SetScheduler { reply, .. } => reply.send(()),
         AdminCommand::Reload { reply, .. } => reply.send(Ok(vec!["a warning".to_owned()])),

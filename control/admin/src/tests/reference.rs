@@ -34,7 +34,7 @@ fn names(value: &Value, found: &mut BTreeSet<String>) {
     }
 }
 
-fn full_path() -> PathState {
+pub(crate) fn full_path() -> PathState {
     let (at, address) = (Timestamp::now(), "192.0.2.1:1".parse::<SocketAddr>().unwrap());
     let link = LinkState {
         srtt_us: 1,
@@ -83,7 +83,7 @@ fn full_path() -> PathState {
     }
 }
 
-fn full_status() -> Status {
+pub(crate) fn full_status() -> Status {
     Status {
         api: "v1".to_owned(),
         role: NodeRole::Gateway,
