@@ -3,7 +3,8 @@
 //!
 //! The interception rules then run before the kernel has decided that a packet leaves the bridge,
 //! and not again afterwards. The socket that TPROXY assigns does not survive the way from the
-//! bridge to the router (`skb_orphan` in `ip_rcv_core`, Linux 6.1), so no listener gets the packet.
+//! bridge to the router (`skb_orphan` in `ip_rcv_core`, Linux 6.1), so the packet does not reach
+//! our listener.
 //!
 //! This module only reads. It asks `ip`, because `/sys` may belong to another network namespace.
 
