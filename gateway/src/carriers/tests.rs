@@ -249,7 +249,11 @@ fn role_cap_and_rate_limit_change_at_run_time() {
         let cap = state.cap.unwrap();
         assert_eq!((cap.level, cap.used_bytes), (level, Some(bytes)));
         let events = world.carriers.take_events();
-        let told = |event: &AdminEvent| matches!(event, AdminEvent::DataCap { level: told, .. } if *told == level);
+        let is_level = |told: &CapLevel| *told == level;
+        let told = |event: &AdminEvent| match event {
+            AdminEvent::DataCap { level, .. } => is_level(level),
+            _ => false,
+        };
         assert_eq!(events.iter().filter(|event| told(event)).count(), 1, "{events:?}");
     }
     world.set("b", PathChange { cap: Some(None), ..PathChange::default() }).unwrap();

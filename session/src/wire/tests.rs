@@ -129,7 +129,8 @@ proptest! {
     #[test]
     fn datagrams(
         binding in 1..=NUMBER_MAX, numbers in (number(), number()), user in any::<Option<u32>>(),
-        weight in weight_strategy(), remote in destination_strategy(), data in prop::collection::vec(any::<u8>(), 0..300),
+        weight in weight_strategy(), remote in destination_strategy(),
+        data in prop::collection::vec(any::<u8>(), 0..300),
         cut in 1usize..400,
     ) {
         let (sequence, sent_us) = numbers;

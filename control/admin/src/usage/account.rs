@@ -41,7 +41,7 @@ impl Account {
             // Another interface of the carrier: its earlier bytes were not the carrier's.
             Some(_) if self.interface != interface => 0,
             Some(before) if self.index == index && before <= bytes => bytes - before,
-            // The interface was created anew.
+            // The interface was created again.
             Some(_) => bytes,
             None => 0,
         };

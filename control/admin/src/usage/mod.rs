@@ -89,7 +89,7 @@ pub(crate) async fn watch<C: Tables>(
     }
 }
 
-/// The accounts, and what was reported of them.
+/// The accounts, and the latest reports.
 struct Meter {
     path: PathBuf,
     /// By carrier; read when the first cap appears.

@@ -139,7 +139,8 @@ struct Plane {
 
 impl Plane {
     fn start(usage: PathBuf) -> Self {
-        let text = "[tls]\ncertificate = \"c\"\nkey = \"k\"\nauthority = \"a\"\n[cloud]\nname = \"c\"\n\
+        let text = "[tls]\ncertificate = \"c\"\nkey = \"k\"\nauthority = \"a\"\n\
+                    [cloud]\nname = \"c\"\n\
                     addresses = [\"192.0.2.1:1\"]\n[[carrier]]\nname = \"a\"\ninterface = \"lo\"\n\
                     [socks5]\nlisten = [\"127.0.0.1:1\"]\n";
         let poll = mio::Poll::new().unwrap();
