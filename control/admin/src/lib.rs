@@ -12,6 +12,7 @@ pub mod client;
 mod command;
 mod connection;
 mod control;
+mod data_usage;
 mod error;
 mod event;
 mod handle;
@@ -37,6 +38,7 @@ mod tests;
 
 pub use command::{AdminCommand, PendingReply, Reply};
 pub use control::StartOptions;
+pub use data_usage::{DataUsage, Metered};
 pub use error::{AdminError, ErrorBody, ErrorCode};
 pub use event::{AdminEvent, EventRecord, LinkChange};
 pub use handle::{AdminHandle, COMMANDS_MAX, EVENTS_WAITING_MAX};
@@ -53,7 +55,6 @@ pub use status::{
     TunnelCounts,
 };
 pub use time::Timestamp;
-pub use usage::{DataUsage, Metered};
 pub use user::{RefusedCounts, USERS_LISTED_MAX, UserState};
 
 pub(crate) use control::Control;

@@ -298,14 +298,6 @@ fn samples() -> Vec<Vec<u8>> {
         let offer = Offer { families: Families::BOTH, datagrams, reports };
         Frame::Welcome { session, counter: 3, founder: 1, offer, terms }
     };
-    let datagram = |user, weight| {
-        let remote = Destination::Address(([192, 0, 2, 1], 443).into());
-        let (binding, sequence, sent_us) = (BindingId(7), 300, 5_000);
-        let weight = Weight::new(weight);
-        let datagram = Datagram { binding, sequence, sent_us, user, weight, remote };
-        Frame::Datagram { datagram, data: b"udp" }
-    };
-    let weighed = DataMarks { tail: true, weight: Weight::new(16), ..DataMarks::default() };
     let frames = [
         Frame::Hello { instance: InstanceId([7; 16]), greeting: greeting.clone(), terms },
         Frame::Join { session: SessionId([8; 16]), proof: [9; 32], greeting },
@@ -328,10 +320,6 @@ fn samples() -> Vec<Vec<u8>> {
         message(false),
         message(true),
         welcome(true, false),
-        datagram(Some(UserId(9)), 1),
-        datagram(None, 1),
-        datagram(Some(UserId(9)), 4),
-        Frame::Data { flow, sequence: 1_000, sent_us: 6_000, marks: weighed, data: b"hello" },
         welcome(true, true),
     ];
     let encoded = |frame: &Frame<'_>| {
@@ -339,7 +327,26 @@ fn samples() -> Vec<Vec<u8>> {
         encode(frame, &mut bytes);
         bytes
     };
-    frames.iter().map(encoded).collect()
+    frames.iter().chain(&weighed_samples()).map(encoded).collect()
+}
+
+/// Datagrams, and frames with the weight of a user.
+fn weighed_samples() -> Vec<Frame<'static>> {
+    let datagram = |user, weight| {
+        let remote = Destination::Address(([192, 0, 2, 1], 443).into());
+        let (binding, sequence, sent_us) = (BindingId(7), 300, 5_000);
+        let weight = Weight::new(weight);
+        let datagram = Datagram { binding, sequence, sent_us, user, weight, remote };
+        Frame::Datagram { datagram, data: b"udp" }
+    };
+    let weighed = DataMarks { tail: true, weight: Weight::new(16), ..DataMarks::default() };
+    let (flow, data) = (FlowId(70), b"hello");
+    vec![
+        datagram(Some(UserId(9)), 1),
+        datagram(None, 1),
+        datagram(Some(UserId(9)), 4),
+        Frame::Data { flow, sequence: 1_000, sent_us: 6_000, marks: weighed, data },
+    ]
 }
 
 #[test]

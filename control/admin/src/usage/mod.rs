@@ -18,37 +18,13 @@ use futures_util::TryStreamExt;
 use polyrail_config::Tables;
 use rtnetlink::Handle;
 use rtnetlink::packet_route::link::LinkAttribute;
-use time::{Date, OffsetDateTime};
+use time::OffsetDateTime;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 
 use self::account::{Account, Reading};
-use crate::{AdminCommand, Control};
-
-/// A carrier whose bytes count.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Metered {
-    /// The carrier's name.
-    pub carrier: String,
-    /// Its interface.
-    pub interface: String,
-    /// The day of the month on which a period begins.
-    pub reset_day: u8,
-}
-
-/// The bytes that a carrier has carried in the current period.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DataUsage {
-    /// The carrier's name.
-    pub carrier: String,
-    /// Bytes in both directions.
-    pub used_bytes: u64,
-    /// When the period began; its day, at 0:00 UTC.
-    pub since: Date,
-    /// When it ends.
-    pub until: Date,
-}
+use crate::{AdminCommand, Control, DataUsage, Metered};
 
 /// How often the kernel's counters are read. A cap is exceeded by what its carrier carries in this
 /// time, at most.

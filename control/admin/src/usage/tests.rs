@@ -1,6 +1,7 @@
 //! The accounts of used data.
 
 use polyrail_config::{GatewayConfig, GatewayTables};
+use time::Date;
 use time::macros::date;
 
 use super::account::{Account, Reading};
