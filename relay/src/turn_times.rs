@@ -1,4 +1,4 @@
-//! How long the turns of the loop take: a histogram of plain counters, without a lock or allocation.
+//! How long the turns of the loop take: a histogram of plain counters, without lock or allocation.
 
 use std::time::Duration;
 
@@ -21,8 +21,8 @@ impl TurnTimes {
     }
 }
 
-/// Upper bounds of the histogram. A turn of 5 ms delays a call's packets noticeably, and the service
-/// manager ends a daemon after 10 s.
+/// Upper bounds of the histogram. A turn of 5 ms delays a call's packets noticeably, and the
+/// service manager ends a daemon after 10 s.
 pub const TURN_BOUNDS: [Duration; 12] = [
     Duration::from_micros(50),
     Duration::from_micros(100),

@@ -22,8 +22,8 @@ pub(super) fn state() -> ProcessState {
     }
 }
 
-/// Open descriptors. Since Linux 6.2 the folder's size is their number (proc_pid_fd(5)); before, its
-/// entries are counted, which takes milliseconds with many flows.
+/// Open descriptors. Since Linux 6.2 the folder's size is their number (proc_pid_fd(5)). Before,
+/// its entries are counted, which takes milliseconds with many flows.
 fn descriptors() -> Option<u64> {
     let folder = "/proc/self/fd";
     let size = fs::metadata(folder).ok()?.len();

@@ -3,8 +3,8 @@
 //!
 //! The classes are those of the evaluation (`forecast::evaluate`): a failure is *correct* if it
 //! began at most 2.5 s after the train had passed the predicted place, *early* if later after it,
-//! and *late* if before it. A failure without a forecast is *missed*. A handover that succeeds after
-//! the train has passed the place is a *false alarm*.
+//! and *late* if before it. A failure without a forecast is *missed*. A handover that succeeds
+//! after the train has passed the place is a *false alarm*.
 //!
 //! A handover is concluded seconds after it began, and by then its cell has no forecast any more.
 //! So alarms of left cells are kept for [`KEPT`].
@@ -103,8 +103,8 @@ impl ForecastOutcomes {
     }
 }
 
-/// A failure that begins within this time after the predicted place counts as predicted (POLYCORN 3,
-/// Fig. 5: t2).
+/// A failure that begins within this time after the predicted place counts as predicted
+/// (POLYCORN 3, Fig. 5: t2).
 const CORRECT: Duration = Duration::from_millis(2_500);
 /// How long after its last forecast an alarm may still be in force: forecasts are made several
 /// times a second.

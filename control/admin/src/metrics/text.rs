@@ -1,7 +1,7 @@
 //! Tables of metrics, and their text in the OpenMetrics format.
 //!
-//! A [`Family`] is one metric: its name, type, unit, and how its value is read from an item, such as
-//! a path. `prometheus-client` writes label values as they are, so they are escaped here.
+//! A [`Family`] is one metric: its name, type, unit, and how its value is read from an item, as a
+//! path. `prometheus-client` writes label values as they are, so they are escaped here.
 
 use std::fmt::{self, Write as _};
 
