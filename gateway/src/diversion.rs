@@ -66,6 +66,11 @@ impl Diversion {
         }
     }
 
+    /// Whether the rules have `direct:` traffic.
+    pub fn has_direct(&self) -> bool {
+        self.direct.is_some()
+    }
+
     /// The interfaces that `direct:` traffic may use now, best first. Call it whenever they may
     /// have changed.
     pub fn set_direct(&mut self, interfaces: Vec<String>) {

@@ -66,6 +66,7 @@ impl Operate for Gateway {
         change: &PathChange,
     ) -> Result<(), AdminError> {
         self.carriers.set_path(now, name, change)?;
+        self.direct_at = now;
         let text = describe(change);
         tracing::info!(carrier = name, change = text, "carrier changed by an operator");
         self.daemon.publish(AdminEvent::PathChanged { path: name.to_owned(), change: text });

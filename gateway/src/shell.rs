@@ -341,9 +341,8 @@ impl Gateway {
 
     /// Reports the carriers that `direct:` traffic may use now.
     fn direct_traffic(&mut self, now: Instant) {
-        let Some(diversion) = self.diversion.as_mut().filter(|_| self.direct_at <= now) else {
-            return;
-        };
+        let is_due = |diversion: &&mut Diversion| diversion.has_direct() && self.direct_at <= now;
+        let Some(diversion) = self.diversion.as_mut().filter(is_due) else { return };
         self.direct_at = now + DIRECT_EVERY;
         let carriers = intercept::direct_carriers(&self.daemon.config);
         let enabled = carriers.filter_map(|(name, interface)| {
@@ -515,6 +514,7 @@ impl Shell for Gateway {
             self.names.as_ref().and_then(|names| names.next_timeout(now)),
             self.datagrams.as_ref().and_then(|datagrams| datagrams.next_timeout(now)),
             carriers.flatten(),
+            self.diversion.as_ref().filter(|it| it.has_direct()).map(|_| self.direct_at),
             self.daemon.next_timeout(),
         ];
         gates.chain(others.into_iter().flatten()).min()
