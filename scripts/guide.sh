@@ -97,7 +97,8 @@ exec env -i container=polyrail PATH=/usr/sbin:/usr/bin:/sbin:/bin \
 # Runs commands on a machine, as its root.
 on() {
     local machine=$1 commands=$2
-    local clean=(env -i HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin)
+    local path=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+    local clean=(env -i HOME=/root "PATH=$path")
     clean+=(DEBIAN_FRONTEND=noninteractive bash -euc "cd /root; $commands")
     case $machine in
         computer) chroot "$work/computer/root" "${clean[@]}" ;;
@@ -200,7 +201,8 @@ done < <(steps)
 [[ $count -ge 6 ]] || fail "only $count blocks of commands"
 cmp "$work/www/file" "$work/user/root/root/file" || fail "the download differs"
 took=$((SECONDS - began))
-echo "RESULT guide_first_download $took s goal <= 600 $([[ $took -le 600 ]] && echo ok || echo short)"
+word=$([[ $took -le 600 ]] && echo ok || echo short)
+echo "RESULT guide_first_download $took s goal <= 600 $word"
 
 download='curl --fail --silent --show-error --max-time 30 --output again http://www.example.org/file'
 pid='systemctl show --property MainPID --value'

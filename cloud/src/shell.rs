@@ -293,16 +293,7 @@ impl Cloud {
             }
             Event::SessionUp { session, peer, .. } => self.on_session_up(now, session, peer),
             Event::SessionEnded { session, reason } => {
-                let gateway = self.gateways.remove(&session);
-                self.refusals.forget(session);
-                self.datagrams.forget(session);
-                self.reports.forget(session);
-                if let Some(suppressed) = self.lines.permit(now, gateway.as_ref()) {
-                    let name = gateway.as_ref().map(Identity::as_str).unwrap_or_default();
-                    tracing::info!(gateway = name, %reason, suppressed, "session ended");
-                }
-                let peer = gateway.map(|gateway| gateway.to_string());
-                self.daemon.session_ended(session, peer, reason);
+                self.on_session_ended(now, session, reason);
                 self.look_at_session(now, relay, session, "");
             }
             Event::PathUp { tunnel, session, path } => {
@@ -335,6 +326,19 @@ impl Cloud {
             }
             _ => {}
         }
+    }
+
+    fn on_session_ended(&mut self, now: Instant, session: SessionKey, reason: String) {
+        let gateway = self.gateways.remove(&session);
+        self.refusals.forget(session);
+        self.datagrams.forget(session);
+        self.reports.forget(session);
+        if let Some(suppressed) = self.lines.permit(now, gateway.as_ref()) {
+            let name = gateway.as_ref().map(Identity::as_str).unwrap_or_default();
+            tracing::info!(gateway = name, %reason, suppressed, "session ended");
+        }
+        let peer = gateway.map(|gateway| gateway.to_string());
+        self.daemon.session_ended(session, peer, reason);
     }
 
     /// Lets dials wait for free descriptors. Returns false if none can begin even after all dials

@@ -138,7 +138,7 @@ fn reflect(server: &Namespace, address: SocketAddr) -> Result<()> {
     Ok(())
 }
 
-/// Waits until datagrams of the passenger arrive from `wanted`, or, if that is `None`, are rejected.
+/// Waits until datagrams of the passenger arrive from `wanted`, or, if it is `None`, are rejected.
 fn wait_for_source(passenger: &Namespace, to: SocketAddr, wanted: Option<Ipv4Addr>) -> Result<()> {
     let begin = Instant::now();
     loop {

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use polyrail_model::{BindingId, Bytes, NodeRole, Unit, Weight};
+use polyrail_model::{BindingId, Bytes, NodeRole, Unit, UserId, Weight};
 use polyrail_scheduler::{
     Chain, Decision, Input, Note, PathView, SEGMENT, SegmentView, Turn, rank,
 };
@@ -210,12 +210,16 @@ impl Session {
         if on.len() > 1 {
             datagrams.on_copied(now, user, cost);
         }
-        let sent = weight.cost(cost * on.len() as u64);
-        self.turns.queue.charge(user, sent, now);
-        if is_urgent {
-            datagrams.urgent.charge(user, sent, now);
-        }
+        self.charge(now, user, weight.cost(cost * on.len() as u64), is_urgent);
         Sent::Whole
+    }
+
+    /// The user has sent this much of its share.
+    fn charge(&mut self, now: Instant, user: UserId, cost: u64, is_urgent: bool) {
+        self.turns.queue.charge(user, cost, now);
+        if is_urgent {
+            self.datagrams.urgent.charge(user, cost, now);
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use polyrail_model::TunnelMode;
 
-use super::scrape::{LinkDbFigures, Scrape};
+use super::figures::{LinkDbFigures, Scrape};
 use super::text::Read::{By, One};
 use super::text::{Family, Value, flag, one_of, real, whole, wholes};
 use crate::{PathPhase, PathState, SessionPhase, SessionState, SourceState, Status};

@@ -9,10 +9,12 @@
 //! make a cloud export more than [`listed::CARRIERS_MAX`] carrier names of its own.
 
 mod families;
+mod figures;
 mod gateways;
 mod listed;
 mod report;
 mod scrape;
+mod scraped;
 mod serve;
 mod snapshot;
 mod text;
@@ -23,4 +25,5 @@ mod tests;
 pub use report::{CarrierReport, ForecastCounts, GatewayReport, REPORT, REPORT_MAX};
 pub use snapshot::{CloudCounts, Count, MetricsSnapshot, ReceivedReport, TurnHistogram};
 
-pub(super) use serve::{Scraped, listen, report_to_cloud, router};
+pub(super) use scraped::Scraped;
+pub(super) use serve::{listen, report_to_cloud, router};

@@ -1,7 +1,7 @@
 //! `GET /metrics`, and the gateway's reports to its cloud.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
@@ -12,19 +12,9 @@ use axum::routing::get;
 use polyrail_config::Tables;
 use tokio::time::Instant;
 
-use super::listed::ListedNames;
-use super::scrape::{LinkDbFigures, Scrape};
+use super::figures::{LinkDbFigures, Scrape};
 use crate::control::Control;
 use crate::{AdminCommand, AdminError};
-
-/// The state between scrapes.
-#[derive(Debug, Default)]
-pub(crate) struct Scraped {
-    /// The latest text, and when it was made. Locked while a new one is made, so that scrapes at
-    /// the same time cost as much as one.
-    latest: tokio::sync::Mutex<Option<(Instant, String)>>,
-    names: Mutex<ListedNames>,
-}
 
 /// The routes of the metrics' listener.
 pub(crate) fn router<C: Tables>(control: Arc<Control<C>>) -> Router {

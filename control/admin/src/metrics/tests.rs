@@ -6,8 +6,8 @@ use std::path::Path;
 
 use polyrail_identity::NodeRole;
 
+use super::figures::{LinkDbFigures, Scrape};
 use super::listed::{CARRIERS_MAX, ListedNames};
-use super::scrape::{LinkDbFigures, Scrape};
 use super::*;
 use crate::tests::{full_path, full_status};
 use crate::{PathPhase, PathState, RefusedCounts};

@@ -103,7 +103,7 @@ fn reference_says_which_keys_need_a_restart() {
         let cells = text.lines().filter(|line| line.starts_with("| `"));
         let cells = cells.flat_map(|row| row.split('|').nth(1).unwrap_or_default().split('`'));
         let keys = cells.filter(|key| !key.trim_matches([' ', ',']).is_empty());
-        keys.filter(|key| *key != "[[carrier]]").map(str::to_owned).collect::<Vec<_>>()
+        keys.filter(|key| !key.starts_with("[[")).map(str::to_owned).collect::<Vec<_>>()
     };
     let needs_restart = |fixed: &[&str], key: &str| {
         let covers = |fixed: &&str| key == *fixed || key.starts_with(&format!("{fixed}."));
