@@ -1,17 +1,16 @@
 //! The control thread's requests, answered by the data plane.
 
-use std::cmp::Reverse;
 use std::time::Instant;
 
 use polyrail_admin::{
-    AdminCommand, AdminError, LinkChange, PathChange, PathState, Snapshot, USERS_LISTED_MAX,
-    UserState,
+    AdminCommand, AdminError, FlowState, LinkChange, PathChange, PathState, Snapshot, UserState,
 };
 use polyrail_config::{Config, Tables};
 use polyrail_identity::TlsIdentity;
+use polyrail_model::{SessionKey, UserId};
 use polyrail_relay::Relay;
 
-use crate::{Daemon, Survey};
+use crate::{Daemon, Refusals, Survey, lists};
 
 /// Operators' requests that each daemon handles itself.
 pub trait Operate {
@@ -27,8 +26,14 @@ pub trait Operate {
     /// The states of all paths.
     fn paths(&mut self, now: Instant, relay: &mut Relay) -> Vec<PathState>;
 
-    /// The states of all users with flows or refusals.
-    fn users(&mut self, relay: &mut Relay) -> Vec<UserState>;
+    /// The refusals of users.
+    fn refusals(&self) -> &Refusals;
+
+    /// Adds to a user's state what this daemon alone knows.
+    fn complete_user(&self, session: SessionKey, user: UserId, state: &mut UserState);
+
+    /// Adds to a flow's state what this daemon alone knows.
+    fn complete_flow(&self, relay: &Relay, state: &mut FlowState);
 
     /// Changes one path, wholly or not at all.
     ///
@@ -70,7 +75,16 @@ pub fn serve<O: Operate>(operated: &mut O, now: Instant, relay: &mut Relay) {
                 reply.send(snapshot);
             }
             AdminCommand::Paths(reply) => reply.send(operated.paths(now, relay)),
-            AdminCommand::Users(reply) => reply.send(heaviest(operated.users(relay))),
+            AdminCommand::Flows { query, reply } => {
+                let complete = |flow: &mut FlowState| operated.complete_flow(relay, flow);
+                reply.send(lists::flows(now, relay, &query, complete));
+            }
+            AdminCommand::Users { query, reply } => {
+                let complete = |session, user, state: &mut UserState| {
+                    operated.complete_user(session, user, state);
+                };
+                reply.send(lists::users(now, relay, operated.refusals(), &query, complete));
+            }
             AdminCommand::SetPath { name, change, reply } => {
                 if reply.is_wanted(now) {
                     let changed = operated.set_path(now, relay, &name, &change);
@@ -91,13 +105,6 @@ pub fn serve<O: Operate>(operated: &mut O, now: Instant, relay: &mut Relay) {
             AdminCommand::Links(change) => operated.on_link(now, change),
         }
     }
-}
-
-/// The users with the most flows, as many as are reported.
-fn heaviest(mut users: Vec<UserState>) -> Vec<UserState> {
-    users.sort_by_key(|user| Reverse((user.flows, user.refused_at)));
-    users.truncate(USERS_LISTED_MAX);
-    users
 }
 
 fn find<O: Operate>(

@@ -6,11 +6,13 @@
 use std::time::Instant;
 
 use polyrail_admin::{
-    AdminError, AdminEvent, ErrorCode, LinkChange, PathChange, PathState, RestartWish, UserState,
+    AdminError, AdminEvent, ErrorCode, FlowState, LinkChange, PathChange, PathState, RestartWish,
+    UserState,
 };
 use polyrail_config::{CarrierConfig, GatewayConfig, GatewayTables};
-use polyrail_daemon::{Daemon, Operate, start, survey};
+use polyrail_daemon::{Daemon, Operate, Refusals, start};
 use polyrail_identity::TlsIdentity;
+use polyrail_model::{SessionKey, UserId};
 use polyrail_relay::Relay;
 use polyrail_relay::congestion::{kernel_has, quic_has};
 
@@ -29,12 +31,16 @@ impl Operate for Gateway {
         self.carriers.states(now, relay)
     }
 
-    fn users(&mut self, relay: &mut Relay) -> Vec<UserState> {
-        let mut users = survey::users(relay, &self.refusals);
-        for ((_, user), state) in &mut users {
-            state.address = self.users.address_of(*user);
-        }
-        users.into_values().collect()
+    fn refusals(&self) -> &Refusals {
+        &self.refusals
+    }
+
+    fn complete_user(&self, _session: SessionKey, user: UserId, state: &mut UserState) {
+        state.address = self.users.address_of(user);
+    }
+
+    fn complete_flow(&self, relay: &Relay, state: &mut FlowState) {
+        state.source = self.passenger_of(relay, state.id);
     }
 
     fn set_path(

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use polyrail_config::UserKey;
 use polyrail_model::UserId;
+use polyrail_model::codec::NUMBER_MAX;
 use ring::hmac;
 use ring::rand::SystemRandom;
 
@@ -124,7 +125,8 @@ impl<N: Neighbours> Users<N> {
         context.update(bytes);
         let tag = context.sign();
         let number = tag.as_ref().iter().take(8).fold(0, |n, byte| (n << 8) | u64::from(*byte));
-        UserId(number)
+        // A larger number would be cut on its way to the cloud.
+        UserId(number & NUMBER_MAX)
     }
 }
 

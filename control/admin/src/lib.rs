@@ -14,9 +14,11 @@ mod connection;
 mod control;
 mod error;
 mod event;
+mod flow;
 mod handle;
 mod linkdb;
 mod links;
+mod page_query;
 mod path;
 mod process;
 pub mod reload;
@@ -37,8 +39,10 @@ pub use command::{AdminCommand, PendingReply, Reply};
 pub use control::StartOptions;
 pub use error::{AdminError, ErrorBody, ErrorCode};
 pub use event::{AdminEvent, EventRecord, LinkChange};
+pub use flow::{FlowPage, FlowPhase, FlowState, FlowsQuery};
 pub use handle::{AdminHandle, COMMANDS_MAX, EVENTS_WAITING_MAX};
 pub use linkdb::{LinkDbProbe, SourceState};
+pub use page_query::PAGE_MAX;
 pub use path::{
     ConnectionPhase, ConnectionState, Demotion, LinkState, ModeDecision, PathChange, PathCounters,
     PathPhase, PathState, RestartWish,
@@ -51,6 +55,6 @@ pub use status::{
     TunnelCounts,
 };
 pub use time::Timestamp;
-pub use user::{RefusedCounts, USERS_LISTED_MAX, UserState};
+pub use user::{RefusedCounts, UserPage, UserPlace, UserState, UsersQuery};
 
 pub(crate) use control::Control;

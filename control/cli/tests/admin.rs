@@ -11,12 +11,13 @@ use std::time::Duration;
 
 use mio::{Events, Poll, Token, Waker};
 use polyrail_admin::{
-    AdminCommand, AdminError, AdminEvent, AdminOptions, LinkDbProbe, PathCounters, PathPhase,
-    PathState, Snapshot, StartOptions, Timestamp,
+    AdminCommand, AdminError, AdminEvent, AdminOptions, FlowPage, FlowPhase, FlowState,
+    LinkDbProbe, PathCounters, PathPhase, PathState, RefusedCounts, Snapshot, StartOptions,
+    Timestamp, UserPage, UserState,
 };
 use polyrail_config::{CarrierRole, GatewayConfig, GatewayTables, Mode, Overrides};
 use polyrail_identity::{Authority, IssueRequest, NodeRole};
-use polyrail_model::{Identity, SessionKey, TunnelMode};
+use polyrail_model::{FlowKind, FlowName, Identity, SessionKey, TunnelMode};
 use polyrail_predictor::worker::{Feeder, Input, LinkDbSettings, Options, Worker};
 
 const TEXT: &str = r#"[tls]
@@ -114,7 +115,16 @@ fn answer(command: AdminCommand<GatewayTables>, mode: &mut Mode) {
     match command {
         AdminCommand::Status(reply) => reply.send(Snapshot::default()),
         AdminCommand::Paths(reply) => reply.send(vec![path(*mode)]),
-        AdminCommand::Users(reply) => reply.send(Vec::new()),
+        AdminCommand::Flows { query, reply } => {
+            // At most two flows in an answer, as a data plane that examines few.
+            let after = query.after.map_or(0, |after| after.number);
+            let flows: Vec<_> = (after + 1..=FLOWS).take(query.limit.min(2)).map(flow).collect();
+            let next = flows.last().map(|flow| flow.id).filter(|id| id.number < FLOWS);
+            reply.send(FlowPage { flows, next });
+        }
+        AdminCommand::Users { reply, .. } => {
+            reply.send(UserPage { users: vec![user()], next: None });
+        }
         AdminCommand::SetPath { name, change, reply } => {
             if name != "a" {
                 return reply.send(Err(AdminError::unknown_path(&name)));
@@ -128,6 +138,42 @@ fn answer(command: AdminCommand<GatewayTables>, mode: &mut Mode) {
         AdminCommand::SetScheduler { reply, .. } => reply.send(()),
         AdminCommand::Reload { reply, .. } => reply.send(Ok(Vec::new())),
         AdminCommand::Links(_) => {}
+    }
+}
+
+const FLOWS: u64 = 5;
+
+fn flow(number: u64) -> FlowState {
+    let (session, kind) = (SessionKey(1), FlowKind::Tcp);
+    FlowState {
+        id: FlowName { session, kind, number },
+        kind,
+        gateway: Some("train-7".to_owned()),
+        user: "00000000000000ab".to_owned(),
+        state: FlowPhase::HalfClosed,
+        source: Some("198.18.0.2:50000".parse().expect("an address")),
+        destination: Some("example.com:443".to_owned()),
+        age_s: 61.0,
+        idle_s: 2.0,
+        sent_bytes: 1_500,
+        received_bytes: 2_000_000,
+        carriers: vec!["a".to_owned(), "b".to_owned()],
+    }
+}
+
+fn user() -> UserState {
+    UserState {
+        user: "00000000000000ab".to_owned(),
+        gateway: None,
+        address: Some("198.18.0.2".parse().expect("an address")),
+        flows: 5,
+        sent_bytes: Some(7_500),
+        received_bytes: None,
+        dials: 0,
+        dials_waiting: 0,
+        refused: RefusedCounts { quota: 3, ..RefusedCounts::default() },
+        refused_reason: Some("too many dials".to_owned()),
+        refused_at: Some(Timestamp::now()),
     }
 }
 
@@ -208,6 +254,33 @@ fn operator_inspects_and_changes_paths() {
         let (code, out, complaint) = daemon.polyrail(arguments);
         assert_eq!((code, out.as_str()), (1, ""), "{complaint}");
         assert!(complaint.contains(reason), "{complaint}");
+    }
+}
+
+#[test]
+fn operator_lists_flows_and_users() {
+    let daemon = Daemon::start();
+    let text = daemon.fine("flows");
+    let words: Vec<Vec<_>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(words.len() as u64, 1 + FLOWS, "all pages: {text}");
+    let row = "1-tcp-1 half closed train-7:00000000000000ab 198.18.0.2:50000 example.com:443 \
+               1 min 1 s 2.0 s 1.5 kB 2 MB a,b";
+    assert_eq!(words[1], row.split(' ').collect::<Vec<_>>(), "{text}");
+    let text = daemon.fine("flows --limit 3 --kind tcp --carrier b --min-age 60 --min-bytes 1");
+    assert!(text.ends_with("there are more: --after 1-tcp-3\n"), "{text}");
+    assert_eq!(text.lines().count(), 5, "{text}");
+    assert_eq!(daemon.fine("flows --after 1-tcp-4").lines().count(), 2);
+    let value: serde_json::Value = serde_json::from_str(&daemon.fine("flows --json")).unwrap();
+    assert_eq!(value["next"], "1-tcp-2", "one page");
+    assert_eq!(value["flows"][0]["state"], "half_closed");
+
+    let text = daemon.fine("users --user 00000000000000ab --min-flows 1");
+    let words: Vec<_> = text.lines().nth(1).unwrap().split_whitespace().collect();
+    let row = "00000000000000ab 198.18.0.2 5 7.5 kB - 0 3 too many dials";
+    assert_eq!(words, row.split(' ').collect::<Vec<_>>(), "{text}");
+    assert!(daemon.fine("users --json").starts_with("{\"users\":[{"));
+    for bad in ["flows --kind icmp", "flows --user x", "flows --after 7", "users --user 0xab"] {
+        assert_eq!(daemon.polyrail(bad).0, 2, "{bad}");
     }
 }
 
@@ -324,7 +397,8 @@ impl Drop for Killed {
 fn unreachable_daemon_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("s");
-    for arguments in ["status", "paths", "reload", "events", "path restart a", "linkdb status"] {
+    let commands = ["status", "paths", "flows", "users", "reload", "events", "path restart a"];
+    for arguments in commands.into_iter().chain(["linkdb status"]) {
         let (code, out, complaint) = polyrail(arguments, &socket);
         assert_eq!((code, out.as_str()), (3, ""), "{complaint}");
         assert!(

@@ -214,6 +214,9 @@ impl Session {
         flow.send.sent(now, piece, end, on, self.next_tag, mark);
         self.flow_control.recount(flow);
         flow.charge(now, bytes);
+        for path in on.iter().filter_map(|slot| self.paths.get(slot)) {
+            flow.carriers.insert(path.carrier_number);
+        }
         let run = Carried { flow: turn.flow, start: piece.start, end };
         self.paths.carry(now, on, run, bytes, &self.flows);
         self.turns.queue.charge(turn.user, bytes.max(1), now);

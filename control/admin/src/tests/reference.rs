@@ -7,8 +7,7 @@ use serde_json::{Value, json};
 
 use super::super::{
     AdminEvent, ConfigState, ConnectionPhase, ConnectionState, Demotion, ErrorCode, EventRecord,
-    LinkChange, LinkState, ModeDecision, ProcessState, RefusedCounts, Reloaded, RestartWish,
-    Status, UserState,
+    LinkChange, LinkState, ModeDecision, ProcessState, Reloaded, RestartWish, Status,
 };
 use super::*;
 use crate::reload::ChangeLine;
@@ -33,7 +32,7 @@ fn names(value: &Value, found: &mut BTreeSet<String>) {
     }
 }
 
-fn full_path() -> PathState {
+pub(super) fn full_path() -> PathState {
     let (at, address) = (Timestamp::now(), "192.0.2.1:1".parse::<SocketAddr>().unwrap());
     let link = LinkState {
         srtt_us: 1,
@@ -71,7 +70,7 @@ fn full_path() -> PathState {
     }
 }
 
-fn full_status() -> Status {
+pub(super) fn full_status() -> Status {
     Status {
         api: "v1".to_owned(),
         role: NodeRole::Gateway,
@@ -96,7 +95,7 @@ fn full_status() -> Status {
 }
 
 /// One event of each kind.
-fn events() -> Vec<AdminEvent> {
+pub(super) fn events() -> Vec<AdminEvent> {
     let text = || "a".to_owned();
     let (mode, path, reason) = (TunnelMode::Tls, text(), text());
     let error = (*AdminError::refused("no").0).clone();
@@ -126,20 +125,6 @@ fn events() -> Vec<AdminEvent> {
     let kinds: BTreeSet<_> = all.iter().map(kind).collect();
     assert_eq!(kinds.len(), KINDS, "one of each kind");
     all
-}
-
-fn full_user() -> UserState {
-    UserState {
-        user: "00".to_owned(),
-        gateway: None,
-        address: None,
-        flows: 1,
-        dials: 1,
-        dials_waiting: 1,
-        refused: RefusedCounts::default(),
-        refused_reason: None,
-        refused_at: None,
-    }
 }
 
 const KINDS: usize = 18;
@@ -175,7 +160,8 @@ fn every_field_is_in_the_reference() {
     let all = json!([
         full_path(),
         full_status(),
-        full_user(),
+        FlowPage { flows: vec![flow()], next: None },
+        UserPage { users: vec![user_ab()], next: None },
         Reloaded { changes: vec![line], warnings: Vec::new() },
         PathChange { enabled: Some(true), mode: Some(Mode::Tls), restart: Some(RestartWish::Cell) },
     ]);
@@ -208,24 +194,25 @@ fn every_event_round_trips_and_has_its_row_with_its_fields() {
     }
 }
 
+/// All error codes.
+pub(super) const CODES: [ErrorCode; 11] = [
+    ErrorCode::BadRequest,
+    ErrorCode::NotFound,
+    ErrorCode::UnknownPath,
+    ErrorCode::MethodNotAllowed,
+    ErrorCode::Refused,
+    ErrorCode::RestartNeeded,
+    ErrorCode::TooLarge,
+    ErrorCode::InvalidConfig,
+    ErrorCode::Internal,
+    ErrorCode::Busy,
+    ErrorCode::Timeout,
+];
+
 #[test]
 fn every_error_code_has_its_row() {
-    use ErrorCode::*;
     let reference = reference();
-    let codes = [
-        BadRequest,
-        NotFound,
-        UnknownPath,
-        MethodNotAllowed,
-        Refused,
-        RestartNeeded,
-        TooLarge,
-        InvalidConfig,
-        Internal,
-        Busy,
-        Timeout,
-    ];
-    for code in codes {
+    for code in CODES {
         let row = format!("| `{code}` | {} |", code.http_status());
         assert!(reference.contains(&row), "{row} is not in admin.md");
         assert_eq!(serde_json::to_value(code).unwrap(), code.to_string());
