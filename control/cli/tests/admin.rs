@@ -1,5 +1,8 @@
 //! The commands that talk to a running daemon, against a control thread on a real socket.
 
+#[path = "../../admin/src/tests/schema.rs"]
+mod schema;
+
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -322,6 +325,12 @@ fn operator_inspects_linkdb() {
     for counter in ["unplaced", "gaps", "untold", "strangers", "dropped"] {
         assert_eq!(value["unrecorded"][counter], 0, "{counter}");
     }
+    // The daemon adds the telemetry sources.
+    let mut full = value.clone();
+    full["sources"] = serde_json::json!([]);
+    let document = schema::document();
+    let differences = schema::differences(&document, schema::schema(&document, "LinkDb"), &full);
+    assert!(differences.is_empty(), "{differences:#?}");
     // The daemon has locked the file.
     let (code, _, complaint) = run(&["linkdb", "stats", "--db", path.to_str().unwrap()]);
     assert_eq!(code, 1);

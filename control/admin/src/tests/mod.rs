@@ -1,7 +1,9 @@
 //! The admin interface over scripted connections, over a real socket, and through reloads.
 
+mod openapi;
 mod reference;
 mod reloads;
+mod schema;
 mod scripted;
 mod sockets;
 
