@@ -18,6 +18,7 @@ mod flow;
 mod handle;
 mod linkdb;
 mod links;
+mod page;
 mod page_query;
 mod path;
 mod process;

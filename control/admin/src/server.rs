@@ -14,9 +14,11 @@ use super::handle::Channels;
 use super::routes::READERS_MAX;
 use super::socket::{self, Socket};
 use super::stream::Stream;
-use super::{AdminCommand, AdminEvent, AdminHandle, LinkDbProbe, Timestamp, connection, routes};
+use super::{
+    AdminCommand, AdminEvent, AdminHandle, LinkDbProbe, Timestamp, connection, page, routes,
+};
 use crate::links;
-use polyrail_config::{Admin, Config, Tables};
+use polyrail_config::{Admin, Config, PageConfig, Tables};
 
 /// Options of the control thread.
 pub struct AdminOptions<C> {
@@ -41,13 +43,16 @@ const END_WAIT: Duration = Duration::from_millis(500);
 /// Delay after a failed accept, as without descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Creates the socket, if one is configured, and starts the control thread.
+/// Creates the socket and the page's listener, if they are configured, and starts the control
+/// thread.
 ///
 /// # Errors
-/// The socket or the thread cannot be created. The message is for the operator.
+/// The socket, the listener or the thread cannot be created. The message is for the operator.
 pub fn start<C: Tables>(options: AdminOptions<C>) -> io::Result<AdminHandle<C>> {
     let admin = options.config.common.admin.as_ref();
     let bound = admin.map(|Admin { socket }| socket::bind(socket)).transpose()?;
+    let page = options.config.common.page.as_ref();
+    let page = page.map(|PageConfig { listen }| page::bind(*listen)).transpose()?;
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let (mut handle, channels) = AdminHandle::pair();
     let thread = std::thread::Builder::new().name("control".to_owned());
@@ -57,6 +62,7 @@ pub fn start<C: Tables>(options: AdminOptions<C>) -> io::Result<AdminHandle<C>> 
         let control = Arc::new(options.into_control(commands));
         runtime.block_on(async {
             tokio::spawn(reload_on_request(control.clone(), reload));
+            tokio::spawn(page::serve(control.clone(), page));
             run(control, bound, events, lost, watch_links).await;
         });
         runtime.shutdown_timeout(END_WAIT);

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Broken;
 use crate::linkdb::LinkDbConfig;
+use crate::page::PageConfig;
 use crate::values::{count, displayed, duration, mebibytes, path, some_path, with_unit};
 
 /// The keys and tables of both daemons.
@@ -39,6 +40,8 @@ pub struct Common {
     pub admin: Option<Admin>,
     /// The database of handovers, if any.
     pub linkdb: Option<LinkDbConfig>,
+    /// The status page, if any.
+    pub page: Option<PageConfig>,
 }
 
 /// How tunnels travel, as the operator chooses.
@@ -275,8 +278,8 @@ impl fmt::Display for Mode {
 
 impl Common {
     /// The names of its fields.
-    pub(crate) const KEYS: [&'static str; 8] =
-        ["mode", "log", "tls", "session", "scheduler", "udp", "admin", "linkdb"];
+    pub(crate) const KEYS: [&'static str; 9] =
+        ["mode", "log", "tls", "session", "scheduler", "udp", "admin", "linkdb", "page"];
 
     /// The paths in it.
     pub(crate) fn paths(&mut self) -> Vec<&mut PathBuf> {

@@ -161,6 +161,7 @@ impl Tables for GatewayTables {
         "dns.port",
         "intercept",
         "linkdb.path",
+        "page",
         "session.memory",
         "socks5.listen",
         "users",

@@ -18,6 +18,7 @@ pub mod kernel;
 mod linkdb;
 pub mod log;
 mod names;
+mod page;
 mod telemetry;
 mod users;
 mod values;
@@ -37,6 +38,7 @@ pub use gateway::{CARRIERS_MAX, CloudPeer, GatewayConfig, GatewayTables, Restart
 pub use intercept::{Intercept, OnExit, OtherTraffic, Ports, PrivateTraffic, UdpTraffic};
 pub use linkdb::{EVENTS_MAX, LinkDbConfig};
 pub use names::{BusAddress, CarrierName, CongestionControl, InterfaceName, ModemName, NameError};
+pub use page::PageConfig;
 pub use polyrail_scheduler::ChainSpec;
 pub use telemetry::TelemetryConfig;
 pub use users::{Dns, Socks5, SocksReply, UserKey, Users};

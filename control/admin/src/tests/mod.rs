@@ -1,6 +1,7 @@
 //! The admin interface over scripted connections, over a real socket, and through reloads.
 
 mod openapi;
+mod page;
 mod reference;
 mod reloads;
 mod schema;
