@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{admin, check, doctor, linkdb, lists, pki};
+use crate::commands::{admin, check, doctor, linkdb, lists, pki, top};
 
 /// The operator's command of Polyrail
 #[derive(Parser)]
@@ -48,6 +48,8 @@ enum Command {
     Flows(lists::Flows),
     /// Show the users of a running daemon, those with the most flows first
     Users(lists::Users),
+    /// Watch a running daemon: carriers, users, flows and events
+    Top(top::Top),
     /// Inspect, export, import and evaluate a database of handovers
     #[command(subcommand)]
     Linkdb(linkdb::Command),
@@ -68,6 +70,7 @@ fn main() -> ExitCode {
         Command::Events(arguments) => admin::events(&arguments, &mut out),
         Command::Flows(arguments) => lists::flows(&arguments, &mut out),
         Command::Users(arguments) => lists::users(&arguments, &mut out),
+        Command::Top(arguments) => top::run(&arguments, &mut out),
         Command::Linkdb(command) => linkdb::run(command, &mut out),
     };
     let result = result.and_then(|fine| Ok(out.flush().map(|()| fine)?));

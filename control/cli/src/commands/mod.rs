@@ -7,3 +7,4 @@ pub(crate) mod linkdb;
 pub(crate) mod lists;
 pub(crate) mod pki;
 mod shown;
+pub(crate) mod top;
