@@ -5,6 +5,7 @@
 
 use std::time::Instant;
 
+use polyrail_admin::metrics::{CloudCounts, MetricsSnapshot};
 use polyrail_admin::{
     AdminError, ErrorCode, FlowState, PathChange, PathState, Snapshot, UserState,
 };
@@ -28,6 +29,24 @@ impl Operate for Cloud {
     fn complete(&self, snapshot: &mut Snapshot) {
         snapshot.tunnels.refused = self.refused;
         self.listeners.count(&mut snapshot.tunnels);
+    }
+
+    fn measure(&self, now: Instant, metrics: &mut MetricsSnapshot) {
+        metrics.refused = self.refusals.totals();
+        metrics.lines_suppressed = self.lines.suppressed()
+            + self.refused_connections.suppressed()
+            + self.failed_dials.suppressed()
+            + self.refusals.suppressed()
+            + self.full.suppressed();
+        metrics.udp_dropped = self.datagrams.drops().counts();
+        let active = self.dialer.active();
+        metrics.cloud = Some(CloudCounts {
+            dials: active as u64,
+            dials_waiting: self.dialer.len().saturating_sub(active) as u64,
+            dials_failed: self.failed_dials.counts(),
+            reports: self.reports.received(now, |session| self.gateway_of(session)),
+            reports_ignored: self.reports.ignored(),
+        });
     }
 
     fn paths(&mut self, now: Instant, relay: &mut Relay) -> Vec<PathState> {

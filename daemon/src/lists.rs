@@ -132,6 +132,7 @@ fn user_state(user: UserId, view: Option<UserView>, refused: Option<&Record>) ->
         user: user.to_string(),
         gateway: None,
         address: None,
+        group: None,
         flows: view.map_or(0, |view| view.flows as u64),
         sent_bytes: traffic.map(|traffic| traffic.sent.0),
         received_bytes: traffic.map(|traffic| traffic.received.0),

@@ -2,13 +2,15 @@
 
 use std::time::Instant;
 
+use polyrail_admin::metrics::{MetricsSnapshot, REPORT_MAX, TurnHistogram};
 use polyrail_admin::{
-    AdminCommand, AdminError, FlowState, LinkChange, PathChange, PathState, Snapshot, UserState,
+    AdminCommand, AdminError, DataUsage, FlowState, LinkChange, PathChange, PathState, Snapshot,
+    UserState,
 };
 use polyrail_config::{Config, Tables};
 use polyrail_identity::TlsIdentity;
 use polyrail_model::{SessionKey, UserId};
-use polyrail_relay::Relay;
+use polyrail_relay::{Relay, TURN_BOUNDS};
 
 use crate::{Daemon, Refusals, Survey, lists};
 
@@ -22,6 +24,12 @@ pub trait Operate {
 
     /// Adds the counters of this daemon alone to its status.
     fn complete(&self, _snapshot: &mut Snapshot) {}
+
+    /// Adds the counters that each daemon keeps itself to the metrics.
+    fn measure(&self, now: Instant, metrics: &mut MetricsSnapshot);
+
+    /// Sends a report to the cloud (gateway).
+    fn send_report(&mut self, _now: Instant, _relay: &mut Relay, _payload: Vec<u8>) {}
 
     /// The states of all paths.
     fn paths(&mut self, now: Instant, relay: &mut Relay) -> Vec<PathState>;
@@ -59,6 +67,9 @@ pub trait Operate {
         identity: Option<TlsIdentity>,
     ) -> Result<Vec<String>, AdminError>;
 
+    /// Takes the data that carriers with a cap have used.
+    fn on_usage(&mut self, _now: Instant, _usage: Vec<DataUsage>) {}
+
     /// Handles the state of a network interface.
     fn on_link(&mut self, _now: Instant, _change: LinkChange) {}
 }
@@ -67,13 +78,7 @@ pub trait Operate {
 pub fn serve<O: Operate>(operated: &mut O, now: Instant, relay: &mut Relay) {
     while let Some(command) = operated.daemon().control.try_recv() {
         match command {
-            AdminCommand::Status(reply) => {
-                let settings = &operated.daemon().settings;
-                let survey = Survey::new(now, relay);
-                let mut snapshot = survey.snapshot(settings.chain.names(), settings.memory);
-                operated.complete(&mut snapshot);
-                reply.send(snapshot);
-            }
+            AdminCommand::Status(reply) => reply.send(status(operated, now, relay)),
             AdminCommand::Paths(reply) => reply.send(operated.paths(now, relay)),
             AdminCommand::Flows { query, reply } => {
                 let complete = |flow: &mut FlowState| operated.complete_flow(relay, flow);
@@ -85,6 +90,12 @@ pub fn serve<O: Operate>(operated: &mut O, now: Instant, relay: &mut Relay) {
                 };
                 reply.send(lists::users(now, relay, operated.refusals(), &query, complete));
             }
+            AdminCommand::Metrics(reply) => {
+                if reply.is_wanted(now) {
+                    reply.send(metrics(operated, now, relay));
+                }
+            }
+            AdminCommand::Report(payload) => operated.send_report(now, relay, payload),
             AdminCommand::SetPath { name, change, reply } => {
                 if reply.is_wanted(now) {
                     let changed = operated.set_path(now, relay, &name, &change);
@@ -103,9 +114,33 @@ pub fn serve<O: Operate>(operated: &mut O, now: Instant, relay: &mut Relay) {
                 }
             }
             AdminCommand::Links(change) => operated.on_link(now, change),
+            AdminCommand::Usage(usage) => operated.on_usage(now, usage),
         }
     }
 }
+
+fn status<O: Operate>(operated: &mut O, now: Instant, relay: &Relay) -> Snapshot {
+    let settings = &operated.daemon().settings;
+    let survey = Survey::new(now, relay);
+    let mut snapshot = survey.snapshot(settings.chain.names(), settings.memory);
+    operated.complete(&mut snapshot);
+    snapshot
+}
+
+/// The metrics. The cost depends on the paths and sessions, not on flows or users.
+fn metrics<O: Operate>(operated: &mut O, now: Instant, relay: &mut Relay) -> MetricsSnapshot {
+    let (status, paths) = (status(operated, now, relay), operated.paths(now, relay));
+    let times = relay.turn_times();
+    let [bounded @ .., longer] = times.counts;
+    let buckets = TURN_BOUNDS.into_iter().zip(bounded).collect();
+    let turns = TurnHistogram { buckets, longer, sum: times.sum };
+    let mut metrics = MetricsSnapshot { status, paths, turns, ..MetricsSnapshot::default() };
+    operated.measure(now, &mut metrics);
+    metrics
+}
+
+/// The session carries a report as one message.
+const _: () = assert!(REPORT_MAX == polyrail_session::wire::MESSAGE_MAX);
 
 fn find<O: Operate>(
     operated: &mut O,

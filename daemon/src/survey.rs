@@ -92,6 +92,8 @@ impl<'a> Survey<'a> {
             age_s: since.map_or(0.0, |since| self.age(since)),
             paths: session.paths.len() as u64,
             flows: session.flows as u64,
+            users: session.users as u64,
+            flows_opened: session.flows_opened,
             memory_received_bytes: session.memory_received.0,
             memory_sent_bytes: session.memory_sent.0,
             memory_max_bytes: memory.0,
@@ -103,7 +105,10 @@ impl<'a> Survey<'a> {
             datagrams_sent: session.datagrams.sent,
             datagram_copies_sent: session.datagrams.copies_sent,
             datagrams_received: session.datagrams.received,
+            datagram_copies_received: session.datagrams.copies_received,
             datagrams_dropped: session.datagrams.dropped + session.datagrams.too_long,
+            datagrams_too_long: session.datagrams.too_long,
+            messages_dropped: session.messages_dropped,
         }
     }
 

@@ -10,7 +10,7 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 use polyrail_interop::bench::Suite;
 use polyrail_interop::{
-    attack, bench, bench_linkdb, bench_tunnel, bench_udp, demo, matrix, rail, trials,
+    attack, bench, bench_linkdb, bench_tunnel, bench_udp, demo, matrix, rail, soak, trials,
 };
 
 /// Polyrail's programs over emulated carriers; needs root, or user namespaces.
@@ -43,8 +43,10 @@ enum Command {
     Attack(Selection),
     /// Play the same trips with Polyrail and with its rivals, in real time
     Rail(rail::Options),
-    /// Run all benchmarks but the rail briefly, to check that each still measures
+    /// Run the soak and all benchmarks but the rail briefly, to check that each still measures
     Smoke,
+    /// Load, faults, reloads and kills together for a long time
+    Soak(Selection),
     /// Play the simulator's trials with the kernel's TCP and with the daemons
     Trials(trials::Options),
     /// Accept and hold connections: `ADDRESS=COUNT`
@@ -92,9 +94,8 @@ fn run(command: Command) -> Result<()> {
         Command::BenchLinkdb(selection) => measure(&bench_linkdb::SUITE, selection),
         Command::Attack(selection) => measure(&attack::SUITE, selection),
         Command::Rail(options) => rail::run(&options),
-        Command::Smoke => {
-            SUITES.iter().map(|suite| suite.measure(true, None)).fold(Ok(()), Result::and)
-        }
+        Command::Smoke => bench::smoke(&SUITES),
+        Command::Soak(selection) => measure(&soak::SUITE, selection),
         Command::Trials(options) => trials::play(&options),
         Command::Hold { what } => bench::hold(&what),
         Command::HoldOpen { what } => attack::hold_open(&what),
@@ -103,5 +104,12 @@ fn run(command: Command) -> Result<()> {
     }
 }
 
-const SUITES: [Suite; 5] =
-    [bench::SUITE, bench_tunnel::SUITE, bench_udp::SUITE, bench_linkdb::SUITE, attack::SUITE];
+/// The longest smoke runs first.
+const SUITES: [Suite; 6] = [
+    soak::SUITE,
+    bench_linkdb::SUITE,
+    bench_tunnel::SUITE,
+    bench::SUITE,
+    attack::SUITE,
+    bench_udp::SUITE,
+];

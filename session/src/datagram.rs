@@ -7,7 +7,7 @@ mod window;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use polyrail_model::{BindingId, Bytes, Destination, UserId};
+use polyrail_model::{BindingId, Bytes, Destination, UserId, Weight};
 
 use codel::Codel;
 pub(crate) use reorder::Reorder;
@@ -34,6 +34,8 @@ pub struct UserDatagram {
 #[derive(Debug)]
 pub(crate) struct Binding {
     pub user: UserId,
+    /// Its user's share; the gateway decides it.
+    pub weight: Weight,
     queue: VecDeque<Queued>,
     /// Bytes in the queue.
     queued_bytes: usize,
@@ -86,6 +88,7 @@ impl Binding {
     pub fn new(now: Instant, user: UserId, sequence: u64) -> Self {
         Self {
             user,
+            weight: Weight::default(),
             sequence,
             queue: VecDeque::new(),
             queued_bytes: 0,

@@ -218,6 +218,11 @@ impl<K: Copy + Ord> Dialer<K> {
         self.admission.of_user(dialing)
     }
 
+    /// The number of dials under way.
+    pub fn active(&self) -> usize {
+        self.admission.active()
+    }
+
     /// The number of dials, including waiting ones.
     pub fn len(&self) -> usize {
         self.dials.len()

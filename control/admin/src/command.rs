@@ -6,9 +6,10 @@ use polyrail_config::{ChainSpec, Config, Tables};
 use polyrail_identity::TlsIdentity;
 use tokio::sync::oneshot;
 
+use super::metrics::MetricsSnapshot;
 use super::{
-    AdminError, FlowPage, FlowsQuery, LinkChange, PathChange, PathState, Snapshot, UserPage,
-    UsersQuery,
+    AdminError, DataUsage, FlowPage, FlowsQuery, LinkChange, PathChange, PathState, Snapshot,
+    UserPage, UsersQuery,
 };
 
 /// A request to the data plane, which answers in the same turn of its loop if it can. Dropping a
@@ -33,6 +34,10 @@ pub enum AdminCommand<C: Tables> {
         /// Where the answer goes.
         reply: Reply<UserPage>,
     },
+    /// Report the counters of the data plane.
+    Metrics(Reply<MetricsSnapshot>),
+    /// Send this report to the cloud, if that takes reports (gateway).
+    Report(Vec<u8>),
     /// Change one path, wholly or not at all; the answer is its new state. The data plane publishes
     /// the change.
     SetPath {
@@ -66,6 +71,8 @@ pub enum AdminCommand<C: Tables> {
     /// The state of an interface: sent for each interface of the carriers at the start, after each
     /// change, and after a reload that adds interfaces.
     Links(LinkChange),
+    /// Carriers with a cap whose used data has changed.
+    Usage(Vec<DataUsage>),
 }
 
 /// The sender of the answer to a command.

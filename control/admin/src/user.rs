@@ -20,6 +20,8 @@ pub struct UserState {
     pub gateway: Option<String>,
     /// Its address, the latest one if it has several (gateway).
     pub address: Option<IpAddr>,
+    /// Its group, if it belongs to one (gateway).
+    pub group: Option<String>,
     /// Open flows.
     pub flows: u64,
     /// Bytes that the session has accepted for the peer, of flows and datagrams; `None` if they are

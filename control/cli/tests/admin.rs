@@ -13,10 +13,11 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use mio::{Events, Poll, Token, Waker};
+use polyrail_admin::metrics::MetricsSnapshot;
 use polyrail_admin::{
-    AdminCommand, AdminError, AdminEvent, AdminOptions, FlowPage, FlowPhase, FlowState,
-    LinkDbProbe, PathCounters, PathPhase, PathState, RefusedCounts, Snapshot, StartOptions,
-    Timestamp, UserPage, UserState,
+    AdminCommand, AdminError, AdminEvent, AdminOptions, CapLevel, CapState, FlowPage, FlowPhase,
+    FlowState, LinkDbProbe, PathChange, PathCounters, PathPhase, PathState, RefusedCounts,
+    Snapshot, StartOptions, Timestamp, UserPage, UserState,
 };
 use polyrail_config::{CarrierRole, GatewayConfig, GatewayTables, Mode, Overrides};
 use polyrail_identity::{Authority, IssueRequest, NodeRole};
@@ -69,6 +70,7 @@ impl Daemon {
             start: StartOptions { file, ..StartOptions::default() },
             waker: waker.clone(),
             watch_links: false,
+            usage: None,
             linkdb,
         };
         let handle = polyrail_admin::start(options).expect("a daemon starts");
@@ -128,6 +130,8 @@ fn answer(command: AdminCommand<GatewayTables>, mode: &mut Mode) {
         AdminCommand::Users { reply, .. } => {
             reply.send(UserPage { users: vec![user()], next: None });
         }
+        AdminCommand::Metrics(reply) => reply.send(MetricsSnapshot::default()),
+        AdminCommand::Report(_) => {}
         AdminCommand::SetPath { name, change, reply } => {
             if name != "a" {
                 return reply.send(Err(AdminError::unknown_path(&name)));
@@ -136,11 +140,31 @@ fn answer(command: AdminCommand<GatewayTables>, mode: &mut Mode) {
                 return reply.send(Err(AdminError::refused("it is the last carrier")));
             }
             *mode = change.mode.unwrap_or(*mode);
-            reply.send(Ok(path(*mode)));
+            reply.send(Ok(changed(&change, path(*mode))));
         }
         AdminCommand::SetScheduler { reply, .. } => reply.send(()),
         AdminCommand::Reload { reply, .. } => reply.send(Ok(Vec::new())),
-        AdminCommand::Links(_) => {}
+        AdminCommand::Links(_) | AdminCommand::Usage(_) => {}
+    }
+}
+
+/// The path with the wishes of a change.
+fn changed(change: &PathChange, path: PathState) -> PathState {
+    let cap = change.cap.flatten().map(|cap| CapState {
+        limit_bytes: cap.bytes.bytes().0,
+        reset_day: cap.reset_day,
+        at: cap.at,
+        level: CapLevel::High,
+        used_bytes: Some(40_000_000_000),
+        period_from: Some("2026-11-01".to_owned()),
+        period_until: Some("2026-12-01".to_owned()),
+    });
+    let rate_limit = change.rate_limit.flatten();
+    PathState {
+        role: change.role.unwrap_or(path.role),
+        rate_limit_bits_per_s: rate_limit.map(|limit| limit.rate().as_bps()),
+        cap,
+        ..path
     }
 }
 
@@ -169,6 +193,7 @@ fn user() -> UserState {
         user: "00000000000000ab".to_owned(),
         gateway: None,
         address: Some("198.18.0.2".parse().expect("an address")),
+        group: None,
         flows: 5,
         sent_bytes: Some(7_500),
         received_bytes: None,
@@ -187,6 +212,8 @@ fn path(configured_mode: Mode) -> PathState {
         peer: Some("c".to_owned()),
         enabled: true,
         role: CarrierRole::Primary,
+        rate_limit_bits_per_s: None,
+        cap: None,
         interface: None,
         configured_mode,
         mode: Some(TunnelMode::Tls),
@@ -248,6 +275,14 @@ fn operator_inspects_and_changes_paths() {
     daemon.fine("path restart a --cell");
     let text = daemon.fine("paths a");
     assert!(text.contains("primary, over any interface, to c; no interface since 2"), "{text}");
+
+    let set = "path set a --role backup --rate-limit 20Mbit/s --cap 50GB --reset-day 7 --json";
+    let value: serde_json::Value = serde_json::from_str(&daemon.fine(set)).unwrap();
+    let shown = (&value["role"], &value["rate_limit_bits_per_s"], &value["cap"]["limit_bytes"]);
+    assert_eq!(shown, (&"backup".into(), &20_000_000.into(), &50_000_000_000_u64.into()));
+    assert_eq!((&value["cap"]["reset_day"], &value["cap"]["at"]), (&7.into(), &"stop".into()));
+    let value = daemon.fine("path set a --cap none --rate-limit none --json");
+    assert!(value.contains("\"cap\":null"), "{value}");
 
     for (arguments, reason) in [
         ("paths b", "there is no path \"b\""),
@@ -424,7 +459,18 @@ fn unreachable_daemon_is_reported() {
         assert_eq!(code, 1);
         assert!(complaint.contains("is not for this user"), "{complaint}");
     }
-    for bad in ["path set a", "path set a --mode udp", "scheduler best", "path"] {
+    let bad = [
+        "path set a",
+        "path set a --mode udp",
+        "path set a --role spare",
+        "path set a --cap 1B",
+        "path set a --cap 1GB --reset-day 29",
+        "path set a --mode tls --at backup",
+        "path set a --rate-limit 1kbit/s",
+        "scheduler best",
+        "path",
+    ];
+    for bad in bad {
         assert_eq!(polyrail(bad, &socket).0, 2, "{bad}");
     }
     assert_eq!(polyrail("path set a --enable --disable", &socket).0, 2);

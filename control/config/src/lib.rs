@@ -6,6 +6,8 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bridges;
+mod cap;
 mod carrier;
 pub mod check;
 mod cloud;
@@ -13,6 +15,7 @@ mod common;
 mod document;
 mod error;
 mod gateway;
+mod groups;
 mod intercept;
 pub mod kernel;
 mod linkdb;
@@ -26,18 +29,23 @@ mod values;
 #[cfg(test)]
 mod tests;
 
+pub use cap::{Cap, CapAction, CapBytes, RateLimit};
 pub use carrier::{CarrierConfig, CarrierRole};
 pub use cloud::{Access, CloudConfig, CloudTables, Dial, TunnelConfig};
 pub use common::{
-    Admin, Common, DatagramCopies, Filtering, LogConfig, LogFormat, LogLevel, Mode, Overrides,
-    SOCKET_PATH_MAX, SchedulerConfig, SessionConfig, TlsConfig, UdpConfig, chain,
+    Admin, Common, DatagramCopies, Filtering, LogConfig, LogFormat, LogLevel, MetricsConfig, Mode,
+    Overrides, SOCKET_PATH_MAX, SchedulerConfig, SessionConfig, TlsConfig, UdpConfig, chain,
 };
 pub use document::{Config, FILE_MAX, Tables};
 pub use error::{ConfigError, Problem};
-pub use gateway::{CARRIERS_MAX, CloudPeer, GatewayConfig, GatewayTables, Restart};
+pub use gateway::{CARRIERS_MAX, CloudPeer, GatewayConfig, GatewayTables, Restart, Usage};
+pub use groups::{GROUPS_MAX, GroupConfig};
 pub use intercept::{Intercept, OnExit, OtherTraffic, Ports, PrivateTraffic, UdpTraffic};
 pub use linkdb::{EVENTS_MAX, LinkDbConfig};
-pub use names::{BusAddress, CarrierName, CongestionControl, InterfaceName, ModemName, NameError};
+pub use names::{
+    BusAddress, CarrierName, CongestionControl, GroupName, InterfaceName, LinkAddress, ModemName,
+    NameError,
+};
 pub use page::PageConfig;
 pub use polyrail_scheduler::ChainSpec;
 pub use telemetry::TelemetryConfig;

@@ -202,10 +202,10 @@ macro_rules! read_as {
 read_as! {
     /// An address and port to listen on.
     ListenAddress(SocketAddr) = listen_address;
+    /// A loopback address and port to listen on.
+    LoopbackAddress(SocketAddr) = loopback_address;
     /// An address and port to connect to.
     PeerAddress(SocketAddr) = peer_address;
-    /// An address of this host alone, and a port to listen on.
-    LoopbackAddress(SocketAddr) = loopback_address;
     /// An address of this host to send from.
     SourceAddress(IpAddr) = source_address;
     /// An address prefix without host bits; a bare address is a host's prefix.
@@ -224,17 +224,19 @@ fn listen_address(text: &str) -> Result<SocketAddr, String> {
     }
 }
 
+fn loopback_address(text: &str) -> Result<SocketAddr, String> {
+    let address = listen_address(text)?;
+    let is_loopback = address.ip().to_canonical().is_loopback();
+    is_loopback.then_some(address).ok_or_else(|| {
+        let reason = "other machines could connect, and there is no password";
+        format!("\"{address}\" is not a loopback address such as \"127.0.0.1:9464\": {reason}")
+    })
+}
+
 fn peer_address(text: &str) -> Result<SocketAddr, String> {
     let address = listen_address(text)?;
     let names_host = !address.ip().is_unspecified();
     names_host.then_some(address).ok_or_else(|| format!("\"{address}\" names no host"))
-}
-
-fn loopback_address(text: &str) -> Result<SocketAddr, String> {
-    let address = listen_address(text)?;
-    let reason = "is not a loopback address such as \"127.0.0.1:8080\": other machines could \
-                  connect, and the page has no password";
-    address.ip().is_loopback().then_some(address).ok_or_else(|| format!("{text:?} {reason}"))
 }
 
 fn source_address(text: &str) -> Result<IpAddr, String> {

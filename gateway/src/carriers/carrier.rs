@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use polyrail_admin::AdminEvent;
-use polyrail_config::{CarrierConfig, CarrierRole, GatewayConfig, Mode};
-use polyrail_model::{LinkSample, TunnelMode};
+use polyrail_admin::{AdminEvent, PathChange};
+use polyrail_config::{CarrierConfig, GatewayConfig, Mode};
+use polyrail_model::{LinkSample, PathWish, TunnelMode};
 use polyrail_relay::{Label, Relay};
 use polyrail_session::TunnelKey;
 use polyrail_tunnel::tls::SEGMENT_SHORT;
@@ -16,14 +16,15 @@ use super::links::Links;
 use super::policy::{
     Action, AttemptId, Ending, EndingKind, Link, Pace, Policy, Reading, Rtt, Start,
 };
+use super::wishes::Wishes;
 
 #[derive(Debug)]
 pub(super) struct Carrier {
     pub(super) config: CarrierConfig,
     pub(super) policy: Policy,
-    /// An operator's choices; they override the configuration.
-    wished_enabled: Option<bool>,
-    wished_mode: Option<Mode>,
+    pub(super) wishes: Wishes,
+    /// How the session uses its paths.
+    wish: PathWish,
     /// The configured mode.
     mode: Mode,
     spec: CarrierSpec,
@@ -44,14 +45,16 @@ impl Carrier {
     pub(super) fn new(config: &GatewayConfig, carrier: &CarrierConfig, seed: u64) -> Self {
         let mode = config.carrier_mode(carrier);
         let addresses = addresses(config, carrier);
-        let pace = pace(config, carrier);
+        let wishes = Wishes::default();
+        let (restart, frugal) = (config.restart.clone(), wishes.is_frugal(carrier));
+        let pace = Pace { restart, frugal };
         let policy = Policy::new(pace, carrier.usable(), mode, addresses, seed);
         Self {
             spec: spec(carrier),
             config: carrier.clone(),
             policy,
-            wished_enabled: None,
-            wished_mode: None,
+            wish: wishes.path_wish(carrier),
+            wishes,
             mode,
             alive: Vec::new(),
             without_congestion: [false; 2],
@@ -66,8 +69,9 @@ impl Carrier {
         &self.spec.name
     }
 
+    /// Whether the operator wants it used.
     pub(super) fn is_enabled(&self) -> bool {
-        self.policy.enabled()
+        self.wishes.is_enabled(&self.config)
     }
 
     /// The policy's id of a tunnel of this carrier.
@@ -94,6 +98,7 @@ impl Carrier {
         clients: &mut Clients,
         events: &mut Vec<AdminEvent>,
     ) {
+        self.follow_wishes(now, relay, events);
         for (id, key) in &self.alive {
             if let Some(reading) = read(relay, *key) {
                 self.policy.observe(now, *id, reading);
@@ -134,17 +139,26 @@ impl Carrier {
         }
     }
 
-    /// Sets an operator's choice to enable or disable it; `None`: the configuration decides.
-    pub(super) fn wish_enabled(&mut self, now: Instant, wish: Option<bool>) {
-        self.wished_enabled = wish;
-        let usable = wish.unwrap_or(self.config.enabled) && self.config.role != CarrierRole::Never;
-        self.policy.set_enabled(now, usable);
+    /// Applies the operator's wishes, and reports how far its cap is used.
+    fn follow_wishes(&mut self, now: Instant, relay: &mut Relay, events: &mut Vec<AdminEvent>) {
+        self.policy.set_enabled(now, self.wishes.is_usable(&self.config));
+        self.policy.set_frugal(self.wishes.is_frugal(&self.config));
+        let wish = self.wishes.path_wish(&self.config);
+        if std::mem::replace(&mut self.wish, wish) != wish {
+            relay.set_wish(now, &self.spec.name, wish);
+        }
+        if let Some((before, level)) = self.wishes.news(&self.config) {
+            self.tell_cap(before, level, events);
+        }
     }
 
-    /// Sets an operator's choice of the mode; `None`: the configuration decides.
-    pub(super) fn wish_mode(&mut self, now: Instant, wish: Option<Mode>) {
-        self.wished_mode = wish;
-        self.policy.set_mode(now, wish.unwrap_or(self.mode));
+    /// Takes an operator's change.
+    pub(super) fn change(&mut self, now: Instant, change: &PathChange) {
+        self.wishes.change(change);
+        self.policy.set_enabled(now, self.wishes.is_usable(&self.config));
+        if let Some(mode) = change.mode {
+            self.policy.set_mode(now, mode);
+        }
     }
 
     /// Applies its table of a new configuration. A changed key that needs a fresh connection starts
@@ -160,21 +174,18 @@ impl Carrier {
             self.spec = spec(new);
             self.without_congestion = [false; 2];
         }
-        self.policy.set_pace(pace(config, new));
+        self.policy.set_restart(config.restart.clone());
         let mode = config.carrier_mode(new);
         // A changed mode in the configuration overrides the operator's choice.
         if std::mem::replace(&mut self.mode, mode) != mode || old.mode != new.mode {
-            self.wish_mode(now, None);
+            self.policy.set_mode(now, mode);
         }
-        if old.enabled != new.enabled {
-            self.wished_enabled = None;
-        }
-        self.wish_enabled(now, self.wished_enabled);
+        self.wishes.reload(&old, new);
+        self.policy.set_enabled(now, self.wishes.is_usable(new));
         self.policy.set_addresses(now, addresses(config, new));
         // The keys that only a fresh connection applies.
-        let of_connections = |carrier: &CarrierConfig| {
-            (carrier.congestion.clone(), carrier.qlog.clone(), carrier.role, carrier.metered)
-        };
+        let of_connections =
+            |carrier: &CarrierConfig| (carrier.congestion.clone(), carrier.qlog.clone());
         if (&old.interface, old.source) != (&new.interface, new.source) {
             self.located = false;
             self.policy.rebind(now);
@@ -206,9 +217,7 @@ impl Carrier {
         );
         let outcome = self.connect(now, clients, &start, rtt);
         let outcome = outcome.and_then(|tunnel| {
-            let backup = self.config.role == CarrierRole::Backup;
-            let (carrier, metered) = (self.spec.name.clone(), self.config.metered);
-            let label = Label { carrier, backup, metered };
+            let label = Label { carrier: self.spec.name.clone(), wish: self.wish };
             relay.add_tunnel(tunnel, label).map_err(|error| CloseReason::Internal {
                 action: "register a tunnel's socket with epoll".to_owned(),
                 detail: error.to_string(),
@@ -323,11 +332,6 @@ fn spec(carrier: &CarrierConfig) -> CarrierSpec {
         qlog: carrier.qlog.clone(),
         ..CarrierSpec::default()
     }
-}
-
-fn pace(config: &GatewayConfig, carrier: &CarrierConfig) -> Pace {
-    let frugal = carrier.metered || carrier.role == CarrierRole::Backup;
-    Pace { restart: config.restart.clone(), frugal }
 }
 
 /// The cloud's addresses of the families that the carrier can use.

@@ -5,7 +5,7 @@ use std::time::{Instant, SystemTime};
 
 use polyrail_admin::{Demotion, ModeDecision, PathCounters, PathPhase, PathState, Timestamp};
 use polyrail_daemon::Survey;
-use polyrail_model::Identity;
+use polyrail_model::{Bitrate, Identity};
 use polyrail_relay::Traffic;
 
 use super::carrier::Carrier;
@@ -24,16 +24,21 @@ impl Carrier {
         connections.sort_by_key(|connection| Some(connection.id) != in_use);
         let first = connections.first().filter(|connection| Some(connection.id) == in_use);
         let (phase, since) = self.policy.phase().unwrap_or((PathPhase::Down, now));
+        let is_capped = phase == PathPhase::Disabled
+            && self.is_enabled()
+            && self.wishes.is_capped(&self.config);
         let peer = survey.sessions().iter().find_map(|session| session.peer.as_ref());
         PathState {
             carrier: name.clone(),
             peer: peer.map(ToString::to_string),
             enabled: self.is_enabled(),
-            role: self.config.role,
+            role: self.wishes.role(&self.config),
+            rate_limit_bits_per_s: self.wishes.rate_limit(&self.config).map(Bitrate::as_bps),
+            cap: self.wishes.cap_state(&self.config),
             interface: self.config.interface.as_ref().map(ToString::to_string),
             configured_mode: self.policy.mode(),
             mode: first.map(|connection| connection.mode),
-            state: phase,
+            state: if is_capped { PathPhase::Capped } else { phase },
             since: moment(now, since),
             decision: self.policy.decision().map(|decision| ModeDecision {
                 mode: decision.mode,
@@ -55,11 +60,12 @@ impl Carrier {
     }
 
     fn counters(&self, carried: &BTreeMap<(Option<Identity>, String), Traffic>) -> PathCounters {
-        let sums = carried.iter().filter(|((_, carrier), _)| carrier == self.name());
-        let (sent_bytes, received_bytes) = sums.fold((0, 0), |(sent, received), (_, carried)| {
-            (sent + carried.sent_bytes, received + carried.received_bytes)
-        });
-        PathCounters { sent_bytes, received_bytes, ..self.policy.counters() }
+        let mut all = Traffic::default();
+        let own = carried.iter().filter(|((_, carrier), _)| carrier == self.name());
+        own.for_each(|(_, carried)| all.add(carried));
+        let Traffic { sent_bytes, received_bytes, sent_packets, lost_packets, .. } = all;
+        let policy = self.policy.counters();
+        PathCounters { sent_bytes, received_bytes, sent_packets, lost_packets, ..policy }
     }
 }
 

@@ -3,11 +3,12 @@
 //! A datagram is sent at most once, with at most one copy, on the paths that the chain for
 //! datagrams chooses.
 
-use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use polyrail_model::{BindingId, Bytes, NodeRole, Unit};
-use polyrail_scheduler::{Chain, Decision, Input, Note, PathView, SEGMENT, SegmentView, Turn};
+use polyrail_model::{BindingId, Bytes, NodeRole, Unit, Weight};
+use polyrail_scheduler::{
+    Chain, Decision, Input, Note, PathView, SEGMENT, SegmentView, Turn, rank,
+};
 
 use super::datagrams::{binding_of, flow_of};
 use super::outlet::Outlet;
@@ -26,7 +27,7 @@ impl Session {
     }
 
     /// Queues a datagram for the peer. It may be dropped at any time.
-    pub fn send_datagram(&mut self, now: Instant, datagram: UserDatagram) {
+    pub fn send_datagram(&mut self, now: Instant, weight: Option<Weight>, datagram: UserDatagram) {
         let UserDatagram { binding, user, remote, payload, expedited } = datagram;
         let of = (binding, user.unwrap_or_default(), self.clock(now));
         let Self { datagrams, turns, .. } = self;
@@ -35,6 +36,9 @@ impl Session {
             return;
         }
         datagrams.push(now, of, Queued { at: now, remote, payload, expedited }, turns);
+        if let (Some(weight), Some(binding)) = (weight, datagrams.bindings.get_mut(&binding)) {
+            binding.weight = weight;
+        }
     }
 
     /// A datagram of the peer has arrived.
@@ -45,14 +49,18 @@ impl Session {
         datagram: Datagram,
         data: &[u8],
     ) {
-        let Datagram { binding: id, sequence, user, remote, .. } = datagram;
+        let Datagram { binding: id, sequence, user, weight, remote, .. } = datagram;
         let of = (id, user.unwrap_or_default(), self.clock(now));
         if let Some(path) = self.paths.get_mut(slot) {
             path.datagrams_received += data.len() as u64;
         }
+        let role = self.role;
         let Self { datagrams, turns, paths, .. } = self;
         let Some(binding) = datagrams.binding(now, of, turns) else { return };
         binding.used_at = now;
+        if role == NodeRole::Cloud {
+            binding.weight = weight;
+        }
         if !binding.received.accept(sequence) {
             datagrams.counts.copies_received += 1;
             return;
@@ -98,21 +106,22 @@ impl Session {
         }
     }
 
-    /// Sends waiting real-time datagrams, each binding's in turn. Bulk data fills the tunnels, and
-    /// they send datagrams before it; so some may be sent beyond the room of a path.
+    /// Sends waiting real-time datagrams, first those of users who sent few. Bulk data fills the
+    /// tunnels, and they send datagrams before it; so some may be sent beyond the room of a path.
     pub(super) fn send_urgent(&mut self, now: Instant, outlet: &mut dyn Outlet) {
-        let mut blocked = VecDeque::new();
+        let mut blocked = Vec::new();
         while blocked.len() < ASIDE_MAX
-            && let Some(id) = self.datagrams.urgent.pop_front()
+            && let Some(turn) = self.datagrams.urgent.pop()
         {
+            let Some(id) = binding_of(turn.flow) else { continue };
             if self.send_next(now, id, true, outlet) == Sent::Waits {
-                blocked.push_back(id);
+                blocked.push(turn);
             } else {
                 self.requeue(now, id);
             }
         }
-        blocked.append(&mut self.datagrams.urgent);
-        self.datagrams.urgent = blocked;
+        let urgent = &mut self.datagrams.urgent;
+        blocked.into_iter().rev().for_each(|turn| urgent.push_front(turn));
     }
 
     /// Sends the next datagram of the binding whose turn it is; false if it waits for its path.
@@ -152,6 +161,7 @@ impl Session {
         let Some((user, next)) = datagrams.pop(now, id) else { return Sent::Nothing };
         let may_copy = datagrams.may_copy(now, user, next.cost() as u64);
         let Some(binding) = datagrams.bindings.get_mut(&id) else { return Sent::Nothing };
+        let weight = binding.weight;
         let views = views(now, paths, &datagrams.chain, is_urgent);
         let (bytes, cost) = (next.payload.len() as u64, next.cost() as u64);
         let segment = SegmentView {
@@ -178,6 +188,7 @@ impl Session {
             sequence: binding.sequence,
             sent_us,
             user: (role == NodeRole::Gateway).then_some(user),
+            weight: if role == NodeRole::Gateway { weight } else { Weight::default() },
             remote: next.remote,
         };
         binding.on_sent(bytes);
@@ -205,7 +216,11 @@ impl Session {
         if on.len() > 1 {
             datagrams.on_copied(now, user, cost);
         }
-        self.turns.queue.charge(user, cost * on.len() as u64, now);
+        let sent = weight.cost(cost * on.len() as u64);
+        self.turns.queue.charge(user, sent, now);
+        if is_urgent {
+            datagrams.urgent.charge(user, sent, now);
+        }
         self.traffic.sent(now, user, bytes);
         Sent::Whole
     }
@@ -220,6 +235,7 @@ fn views(now: Instant, paths: &Paths, chain: &Chain, is_urgent: bool) -> Vec<Pat
             view.room = view.room.max(Bytes(SEGMENT));
         }
     }
+    rank(&mut views);
     views
 }
 

@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use polyrail_model::{Bytes, Destination, FlowId, NodeRole, SessionKey, UserId};
+use polyrail_model::{Bytes, Destination, FlowId, NodeRole, SessionKey, UserId, Weight};
 use polyrail_scheduler::Chain;
 
 use super::datagrams::Datagrams;
@@ -158,6 +158,22 @@ impl Session {
         self.flows.insert(flow);
         self.open_line.push_back((now + OPEN_HOLD, id));
         Ok(self.flow_key(id))
+    }
+
+    /// The weight of a user changes, also for its open flows and its bindings (gateway).
+    pub fn set_weight(&mut self, user: UserId, weight: Weight) {
+        let flows: Vec<FlowId> = self.flows.users.flows_of(user).collect();
+        for id in flows {
+            self.flows.get_mut(id).into_iter().for_each(|flow| flow.weight = weight);
+        }
+        let bindings = self.datagrams.bindings.values_mut();
+        let own = bindings.filter(|binding| binding.user == user);
+        own.for_each(|binding| binding.weight = weight);
+    }
+
+    /// A new flow has its user's weight.
+    pub fn weigh(&mut self, id: FlowId, weight: Weight) {
+        self.flows.get_mut(id).into_iter().for_each(|flow| flow.weight = weight);
     }
 
     /// Bytes that [`Session::write`] takes now; if they are few, [`Event::Writable`] follows.
@@ -495,6 +511,8 @@ impl Session {
             session: self.key,
             peer: None,
             flows: self.open_flows(),
+            users: self.flows.users.users(),
+            flows_opened: self.flows.users.opened(),
             flows_held: self.flows.len(),
             memory_received: Bytes(self.flow_control.held_received),
             memory_sent: Bytes(self.flow_control.held_sent),

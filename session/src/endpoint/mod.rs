@@ -20,14 +20,14 @@ use std::time::Instant;
 
 use polyrail_model::{
     BindingId, Channel, Delivery, Destination, Identity, InstanceId, LinkForecast, LinkOutlook,
-    LinkSample, NodeRole, SessionId, SessionKey, Unit, UserId,
+    LinkSample, NodeRole, PathWish, SessionId, SessionKey, Unit, UserId, Weight,
 };
 use polyrail_scheduler::ChainSpec;
 
 use crate::core::{Outlet, Session};
 use crate::datagram::UserDatagram;
 use crate::event::{Event, FlowKey, OpenError, PathReport, TunnelKey};
-use crate::limits::{GREETING_TIMEOUT, TUNNELS_MAX};
+use crate::limits::{GREETING_TIMEOUT, TUNNELS_MAX, WEIGHTS_MAX};
 use crate::path::Manner;
 use crate::settings::{SessionStatus, Settings, Status, TunnelInfo};
 use crate::wire::{Decoder, Frame, RejectCode, ResetReason, encode};
@@ -60,6 +60,8 @@ pub struct Endpoint {
     /// Tunnels with greetings to send.
     outboxes: BTreeSet<TunnelKey>,
     going_away: Option<String>,
+    /// Weights other than 1 (gateway); at most [`WEIGHTS_MAX`], then all are forgotten.
+    weights: BTreeMap<UserId, Weight>,
 }
 
 #[derive(Debug)]
@@ -97,8 +99,8 @@ struct Tunnel {
 #[derive(Clone, Copy, Debug)]
 struct Greeted {
     counter: u64,
-    /// The flag in the greeting.
-    backup: bool,
+    /// The wish that the peer knows from the greeting.
+    told: PathWish,
     hello: bool,
     at: Instant,
     answered: bool,
@@ -106,8 +108,8 @@ struct Greeted {
 
 impl Tunnel {
     fn manner(&self, proven: bool) -> Manner<'_> {
-        let &TunnelInfo { ref carrier, backup, metered, mode, .. } = &self.info;
-        Manner { carrier, backup, metered, mode, proven }
+        let &TunnelInfo { ref carrier, wish, mode, .. } = &self.info;
+        Manner { carrier, wish, mode, proven }
     }
 
     /// Has not greeted yet, or was not answered.
@@ -161,6 +163,7 @@ impl Endpoint {
             greetings: deadlines::Deadlines::default(),
             outboxes: BTreeSet::new(),
             going_away: None,
+            weights: BTreeMap::new(),
         }
     }
 
@@ -348,6 +351,9 @@ impl Endpoint {
         let key = self.current.ok_or(OpenError::WrongRole)?;
         let entry = self.sessions.get_mut(&key).ok_or(OpenError::WrongRole)?;
         let flow = entry.session.open(now, user, destination);
+        if let (Ok(flow), Some(&weight)) = (&flow, self.weights.get(&user)) {
+            entry.session.weigh(flow.flow, weight);
+        }
         self.after(key);
         flow
     }
@@ -440,19 +446,38 @@ impl Endpoint {
         }
     }
 
-    /// Makes the paths of this carrier backups, or not, on both sides (gateway).
-    pub fn set_backup(&mut self, _now: Instant, carrier: &str, backup: bool) {
+    /// The operator wants the paths of this carrier used in another way, on both sides (gateway).
+    pub fn set_wish(&mut self, now: Instant, carrier: &str, wish: PathWish) {
         for tunnel in self.tunnels.values_mut().filter(|tunnel| tunnel.info.carrier == carrier) {
-            tunnel.info.backup = backup;
+            tunnel.info.wish = wish;
         }
         if let Some(session) = self.current {
-            self.with(session, |s| s.set_backup(carrier, backup));
+            self.with(session, |s| s.set_wish(now, carrier, wish));
+        }
+    }
+
+    /// Sets the weight of a user, on both sides (gateway). The cloud learns it with the user's next
+    /// data or datagram.
+    pub fn set_weight(&mut self, user: UserId, weight: Weight) {
+        if weight == Weight::default() {
+            if self.weights.remove(&user).is_none() {
+                return;
+            }
+        } else {
+            if self.weights.len() >= WEIGHTS_MAX && !self.weights.contains_key(&user) {
+                self.weights.clear();
+            }
+            self.weights.insert(user, weight);
+        }
+        if let Some(session) = self.current {
+            self.with(session, |s| s.set_weight(user, weight));
         }
     }
 
     /// Queues a datagram for the peer of a session. It may be lost; nobody reports that.
     pub fn send_datagram(&mut self, now: Instant, session: SessionKey, datagram: UserDatagram) {
-        self.with(session, |s| s.send_datagram(now, datagram));
+        let weight = datagram.user.and_then(|user| self.weights.get(&user).copied());
+        self.with(session, |s| s.send_datagram(now, weight, datagram));
     }
 
     /// A binding is over: its datagrams that wait are dropped.

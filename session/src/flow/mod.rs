@@ -20,7 +20,7 @@ mod send;
 
 use std::time::{Duration, Instant};
 
-use polyrail_model::{Destination, FlowId, UserId};
+use polyrail_model::{Destination, FlowId, UserId, Weight};
 
 pub(crate) use recv::{RecvHalf, Run, Violation};
 pub(crate) use runs::{Piece, Waiting};
@@ -37,6 +37,8 @@ pub(crate) struct Flow {
     /// Its name on the wire; a gateway's flow gets it when its OPEN is first sent.
     pub number: Option<FlowId>,
     pub user: UserId,
+    /// Its user's share; the gateway decides it.
+    pub weight: Weight,
     /// The opener keeps it until the OPEN is acknowledged; the acceptor learns it from the OPEN.
     pub destination: Option<Destination>,
     pub send: SendHalf,
@@ -131,6 +133,7 @@ impl Flow {
             id,
             number: None,
             user,
+            weight: Weight::default(),
             destination: None,
             send: SendHalf::new(opens, send_limit),
             recv: RecvHalf::new(window, !opens),

@@ -9,3 +9,4 @@ mod lists;
 mod messages;
 mod pair;
 mod quotas;
+mod wishes;

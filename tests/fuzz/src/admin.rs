@@ -9,6 +9,7 @@ use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
+use polyrail_admin::metrics::MetricsSnapshot;
 use polyrail_admin::{
     AdminCommand, AdminError, AdminOptions, COMMANDS_MAX, FlowPage, PathChange, PathCounters,
     PathPhase, PathState, Snapshot, StartOptions, Timestamp, UserPage,
@@ -51,6 +52,8 @@ fn answer(command: AdminCommand<GatewayTables>) {
         AdminCommand::Paths(reply) => reply.send(vec![path()]),
         AdminCommand::Flows { reply, .. } => reply.send(FlowPage::default()),
         AdminCommand::Users { reply, .. } => reply.send(UserPage::default()),
+        AdminCommand::Metrics(reply) => reply.send(MetricsSnapshot::default()),
+        AdminCommand::Report(_) => {}
         AdminCommand::SetPath { name, change, reply } => {
             assert_ne!(change, PathChange::default(), "an empty change");
             let known = name == "a";
@@ -58,7 +61,7 @@ fn answer(command: AdminCommand<GatewayTables>) {
         }
         AdminCommand::SetScheduler { reply, .. } => reply.send(()),
         AdminCommand::Reload { reply, .. } => reply.send(Ok(Vec::new())),
-        AdminCommand::Links(_) => {}
+        AdminCommand::Links(_) | AdminCommand::Usage(_) => {}
     }
 }
 
@@ -87,6 +90,7 @@ impl Resources {
                 start: StartOptions::default(),
                 waker: waker.clone(),
                 watch_links: false,
+                usage: None,
                 linkdb: None,
             }
         };
@@ -158,6 +162,8 @@ fn path() -> PathState {
         peer: Some("cloud".to_owned()),
         enabled: true,
         role: CarrierRole::Primary,
+        rate_limit_bits_per_s: None,
+        cap: None,
         interface: Some("wwan0".to_owned()),
         configured_mode: Mode::Auto,
         mode: None,

@@ -5,8 +5,11 @@ mod page;
 mod reference;
 mod reloads;
 mod schema;
+mod scrapes;
 mod scripted;
 mod sockets;
+
+pub(crate) use reference::{full_path, full_status};
 
 use std::cmp::Reverse;
 use std::path::PathBuf;
@@ -19,6 +22,7 @@ use polyrail_identity::{Authority, IssueRequest, NodeRole};
 use polyrail_model::{FlowKind, SessionKey, TunnelMode, UserId};
 
 use super::control::Control;
+use super::metrics::MetricsSnapshot;
 use super::{
     AdminCommand, AdminError, AdminOptions, FlowPage, FlowPhase, FlowState, PathChange,
     PathCounters, PathPhase, PathState, RefusedCounts, SessionPhase, SessionState, Snapshot,
@@ -68,6 +72,7 @@ impl Node {
             start: StartOptions { file: self.file(), ..StartOptions::default() },
             waker,
             watch_links: false,
+            usage: None,
             linkdb: None,
         }
     }
@@ -101,6 +106,8 @@ fn path_a() -> PathState {
         peer: Some("c".to_owned()),
         enabled: true,
         role: CarrierRole::Primary,
+        rate_limit_bits_per_s: None,
+        cap: None,
         interface: Some("wwan0".to_owned()),
         configured_mode: Mode::Auto,
         mode: Some(TunnelMode::Quic),
@@ -125,6 +132,8 @@ fn snapshot() -> Snapshot {
         age_s: 1.5,
         paths: 1,
         flows: 2,
+        users: 1,
+        flows_opened: 9,
         memory_received_bytes: 0,
         memory_sent_bytes: 1,
         memory_max_bytes: 16 << 20,
@@ -136,7 +145,10 @@ fn snapshot() -> Snapshot {
         datagrams_sent: 2,
         datagram_copies_sent: 1,
         datagrams_received: 3,
-        datagrams_dropped: 0,
+        datagram_copies_received: 1,
+        datagrams_dropped: 5,
+        datagrams_too_long: 2,
+        messages_dropped: 0,
     };
     Snapshot {
         scheduler: vec!["min_rtt".to_owned()],
@@ -169,6 +181,7 @@ fn user_ab() -> UserState {
         user: UserId(0xab).to_string(),
         gateway: None,
         address: Some("198.18.0.2".parse().unwrap()),
+        group: Some("crew".to_owned()),
         flows: 2,
         sent_bytes: Some(700),
         received_bytes: Some(80_000),
@@ -194,10 +207,12 @@ fn answer(command: AdminCommand<GatewayTables>) {
             let next = (query.limit == 1).then_some(UserPlace { flows, session, user });
             reply.send(UserPage { users: vec![user_ab()], next });
         }
+        AdminCommand::Metrics(reply) => reply.send(MetricsSnapshot::default()),
+        AdminCommand::Report(_) => {}
         AdminCommand::SetPath { name, change, reply } => reply.send(changed(&name, &change)),
         AdminCommand::SetScheduler { reply, .. } => reply.send(()),
         AdminCommand::Reload { reply, .. } => reply.send(Ok(vec!["a warning".to_owned()])),
-        AdminCommand::Links(_) => {}
+        AdminCommand::Links(_) | AdminCommand::Usage(_) => {}
     }
 }
 

@@ -6,11 +6,13 @@ use std::net::SocketAddr;
 use serde_json::{Value, json};
 
 use super::super::{
-    AdminEvent, ConfigState, ConnectionPhase, ConnectionState, Demotion, ErrorCode, EventRecord,
-    LinkChange, LinkState, ModeDecision, ProcessState, Reloaded, RestartWish, Status,
+    AdminEvent, CapLevel, CapState, ConfigState, ConnectionPhase, ConnectionState, Demotion,
+    ErrorCode, EventRecord, LinkChange, LinkState, ModeDecision, ProcessState, Reloaded,
+    RestartWish, Status,
 };
 use super::*;
 use crate::reload::ChangeLine;
+use polyrail_config::CapAction;
 use polyrail_identity::NodeRole;
 
 fn reference() -> String {
@@ -32,7 +34,7 @@ fn names(value: &Value, found: &mut BTreeSet<String>) {
     }
 }
 
-pub(super) fn full_path() -> PathState {
+pub(crate) fn full_path() -> PathState {
     let (at, address) = (Timestamp::now(), "192.0.2.1:1".parse::<SocketAddr>().unwrap());
     let link = LinkState {
         srtt_us: 1,
@@ -60,17 +62,28 @@ pub(super) fn full_path() -> PathState {
         received_bytes: 1,
         link: Some(link),
     };
+    let cap = CapState {
+        limit_bytes: 1,
+        reset_day: 1,
+        at: CapAction::Stop,
+        level: CapLevel::Reached,
+        used_bytes: Some(1),
+        period_from: Some("2026-11-01".to_owned()),
+        period_until: Some("2026-12-01".to_owned()),
+    };
     let (mode, reason) = (TunnelMode::Quic, String::new());
     PathState {
         decision: Some(ModeDecision { mode, reason: reason.clone(), at }),
         demotion: Some(Demotion { reason, since: at, retry_in_s: 1.0 }),
         link: Some(link),
+        rate_limit_bits_per_s: Some(1),
+        cap: Some(cap),
         connections: vec![connection],
         ..path_a()
     }
 }
 
-pub(super) fn full_status() -> Status {
+pub(crate) fn full_status() -> Status {
     Status {
         api: "v1".to_owned(),
         role: NodeRole::Gateway,
@@ -119,6 +132,7 @@ pub(super) fn events() -> Vec<AdminEvent> {
         AdminEvent::Reloaded { changes: Vec::new() },
         AdminEvent::ReloadRefused { error },
         AdminEvent::LinkChanged(link),
+        AdminEvent::DataCap { path: text(), level: CapLevel::High, used_bytes: 1, limit_bytes: 1 },
         AdminEvent::Alarm { message: text(), path: None },
         AdminEvent::EventsLost { count: 1 },
     ];
@@ -127,7 +141,7 @@ pub(super) fn events() -> Vec<AdminEvent> {
     all
 }
 
-const KINDS: usize = 18;
+const KINDS: usize = 19;
 
 /// A number per kind, so that a new kind does not compile without a row here.
 fn kind(event: &AdminEvent) -> usize {
@@ -149,6 +163,7 @@ fn kind(event: &AdminEvent) -> usize {
         AdminEvent::LinkChanged(_) => 14,
         AdminEvent::Alarm { .. } => 15,
         AdminEvent::SchedulerChanged { .. } => 16,
+        AdminEvent::DataCap { .. } => 17,
         AdminEvent::EventsLost { .. } => KINDS - 1,
     }
 }
@@ -163,7 +178,14 @@ fn every_field_is_in_the_reference() {
         FlowPage { flows: vec![flow()], next: None },
         UserPage { users: vec![user_ab()], next: None },
         Reloaded { changes: vec![line], warnings: Vec::new() },
-        PathChange { enabled: Some(true), mode: Some(Mode::Tls), restart: Some(RestartWish::Cell) },
+        PathChange {
+            enabled: Some(true),
+            mode: Some(Mode::Tls),
+            role: Some(CarrierRole::Never),
+            cap: Some(None),
+            rate_limit: Some(None),
+            restart: Some(RestartWish::Cell),
+        },
     ]);
     let mut found = BTreeSet::new();
     names(&all, &mut found);

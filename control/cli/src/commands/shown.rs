@@ -243,6 +243,15 @@ pub(super) fn path(path: &PathState, out: &mut dyn Write) -> io::Result<()> {
         word(&path.state),
         path.since
     )?;
+    if let Some(limit) = path.rate_limit_bits_per_s {
+        writeln!(out, "rate limit {}", rate(limit))?;
+    }
+    if let Some(cap) = &path.cap {
+        let used = cap.used_bytes.map_or("?".to_owned(), bytes);
+        let until = cap.period_until.as_deref().unwrap_or("?");
+        let (limit, at, level) = (bytes(cap.limit_bytes), cap.at, word(&cap.level));
+        writeln!(out, "cap {limit}, used {used} ({level}), until {until}; at the cap: {at}")?;
+    }
     if let Some(decision) = &path.decision {
         let (mode, reason, at) = (decision.mode, &decision.reason, decision.at);
         writeln!(out, "mode {mode} since {at}: {reason}")?;

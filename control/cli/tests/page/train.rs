@@ -43,6 +43,7 @@ impl Train {
             waker: waker.clone(),
             watch_links: false,
             linkdb: busy.then(|| linkdb(begun)),
+            usage: None,
         };
         let handle = polyrail_admin::start(options).unwrap();
         if busy {
@@ -91,7 +92,10 @@ fn answer(command: AdminCommand<GatewayTables>, seconds: f64, busy: bool) {
         AdminCommand::SetPath { .. }
         | AdminCommand::SetScheduler { .. }
         | AdminCommand::Reload { .. } => panic!("the page changes nothing"),
-        AdminCommand::Links(_) => {}
+        AdminCommand::Metrics(_)
+        | AdminCommand::Report(_)
+        | AdminCommand::Links(_)
+        | AdminCommand::Usage(_) => {}
     }
 }
 
@@ -103,6 +107,8 @@ fn session() -> SessionState {
         age_s: 11_130.0,
         paths: 3,
         flows: 42,
+        users: 14,
+        flows_opened: 3_100,
         memory_received_bytes: 0,
         memory_sent_bytes: 0,
         memory_max_bytes: 16 << 20,
@@ -114,7 +120,10 @@ fn session() -> SessionState {
         datagrams_sent: 0,
         datagram_copies_sent: 0,
         datagrams_received: 0,
+        datagram_copies_received: 0,
         datagrams_dropped: 0,
+        datagrams_too_long: 0,
+        messages_dropped: 0,
     }
 }
 
@@ -163,6 +172,8 @@ fn path(
         peer: Some("cloud".to_owned()),
         enabled: true,
         role: CarrierRole::Primary,
+        rate_limit_bits_per_s: None,
+        cap: None,
         interface: Some(format!("wwan-{name}")),
         configured_mode: Mode::Auto,
         mode,
@@ -188,6 +199,7 @@ fn user(number: u64, seconds: f64) -> UserState {
         user: UserId(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(number + 1)).to_string(),
         gateway: None,
         address: Some([198, 18, 0, number as u8].into()),
+        group: None,
         flows: 14 - number,
         sent_bytes: Some(bytes(seconds, share / 9.0)),
         received_bytes: Some(bytes(seconds, share)),

@@ -38,7 +38,7 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use polyrail_admin::{PathCounters, PathPhase};
-use polyrail_config::Mode;
+use polyrail_config::{Mode, Restart};
 use polyrail_model::{Bitrate, TunnelMode};
 
 pub(crate) use self::attempt::{AttemptId, Reading, Rtt};
@@ -212,10 +212,6 @@ impl Policy {
         self.note_phase(now);
     }
 
-    pub(crate) fn enabled(&self) -> bool {
-        self.enabled
-    }
-
     /// The operator sets a mode. A path of another mode stays until the new one is up.
     pub(crate) fn set_mode(&mut self, now: Instant, mode: Mode) {
         if self.choice.wish() == mode {
@@ -244,8 +240,13 @@ impl Policy {
     }
 
     /// Sets other limits for restarts.
-    pub(crate) fn set_pace(&mut self, pace: Pace) {
-        self.pace = pace;
+    pub(crate) fn set_restart(&mut self, restart: Restart) {
+        self.pace.restart = restart;
+    }
+
+    /// Whether few connections are tried.
+    pub(crate) fn set_frugal(&mut self, frugal: bool) {
+        self.pace.frugal = frugal;
     }
 
     /// Sets the cloud's addresses; a path to any other address is replaced.

@@ -150,7 +150,7 @@ fn shown_rates(rates: Option<(f64, f64)>) -> (String, String) {
 fn state_style(path: &PathState) -> Style {
     match path.state {
         PathPhase::Up => Style::new().fg(Color::Green),
-        PathPhase::Stalled => Style::new().fg(Color::Yellow),
+        PathPhase::Stalled | PathPhase::Capped => Style::new().fg(Color::Yellow),
         PathPhase::Down | PathPhase::NoInterface => Style::new().fg(Color::Red),
         PathPhase::Disabled => Style::new().add_modifier(Modifier::DIM),
     }
