@@ -10,7 +10,8 @@ use serde_json::Value;
 /// The document.
 pub fn document() -> Value {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/openapi.json");
-    serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap()
+    let text = std::fs::read_to_string(file).expect("the document is there");
+    serde_json::from_str(&text).expect("the document is JSON")
 }
 
 /// Differences between a value and a schema: a field of one that the other lacks, and other types.
