@@ -247,6 +247,13 @@ impl Datagrams {
         self.waiting.retain(|key, _| key.0 != session);
     }
 
+    /// The local address of a binding's socket, without the host's address.
+    pub(crate) fn local_address(&self, key: BindingKey) -> Option<SocketAddr> {
+        let binding = self.bindings.get(*self.by_key.get(&key)?)?;
+        let socket = binding.v4.as_ref().or(binding.v6.as_ref())?;
+        socket.local_addr().ok()
+    }
+
     /// The datagrams dropped since the start.
     pub(crate) fn drops(&self) -> UdpDrops {
         self.drops

@@ -6,11 +6,15 @@
 use std::time::Instant;
 
 use polyrail_admin::metrics::{CloudCounts, MetricsSnapshot};
-use polyrail_admin::{AdminError, ErrorCode, PathChange, PathState, Snapshot, UserState};
+use polyrail_admin::{
+    AdminError, ErrorCode, FlowState, PathChange, PathState, Snapshot, UserState,
+};
 use polyrail_config::{CloudConfig, CloudTables};
-use polyrail_daemon::{Daemon, Operate, start, survey};
+use polyrail_daemon::{Daemon, Operate, Refusals, start};
 use polyrail_identity::TlsIdentity;
+use polyrail_model::{BindingId, FlowId, FlowKind, FlowName, SessionKey, UserId};
 use polyrail_relay::Relay;
+use polyrail_session::FlowKey;
 
 use crate::congestion::Congestion;
 use crate::shell::{Cloud, access_list, dial_settings};
@@ -51,18 +55,26 @@ impl Operate for Cloud {
         self.paths.states(now, relay, self.daemon.config.common.mode)
     }
 
-    fn users(&mut self, relay: &mut Relay) -> Vec<UserState> {
-        let mut users = survey::users(relay, &self.refusals);
-        for dialing in self.dialer.users() {
-            // A user with dials has flows.
-            let Some(state) = users.get_mut(&dialing) else { continue };
-            let (active, waiting) = self.dialer.of_user(dialing);
-            (state.dials, state.dials_waiting) = (active as u64, waiting as u64);
-        }
-        for ((session, _), state) in &mut users {
-            state.gateway = self.gateway_of(*session).map(str::to_owned);
-        }
-        users.into_values().collect()
+    fn refusals(&self) -> &Refusals {
+        &self.refusals
+    }
+
+    fn complete_user(&self, session: SessionKey, user: UserId, state: &mut UserState) {
+        let (active, waiting) = self.dialer.of_user((session, user));
+        (state.dials, state.dials_waiting) = (active as u64, waiting as u64);
+        state.gateway = self.gateway_of(session).map(str::to_owned);
+    }
+
+    fn complete_flow(&self, relay: &Relay, state: &mut FlowState) {
+        let FlowName { session, kind, number } = state.id;
+        state.gateway = self.gateway_of(session).map(str::to_owned);
+        state.source = match kind {
+            FlowKind::Tcp => {
+                let flow = FlowKey { session, flow: FlowId(number) };
+                relay.leg_addresses(flow).map(|(local, _)| local)
+            }
+            FlowKind::Udp => self.datagrams.local_address((session, BindingId(number))),
+        };
     }
 
     fn set_path(

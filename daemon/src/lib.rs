@@ -10,6 +10,7 @@
 
 mod certificates;
 mod daemon;
+mod lists;
 pub mod refusals;
 pub mod request;
 pub mod start;

@@ -121,6 +121,11 @@ impl Refusals {
         })
     }
 
+    /// The refusals of one user.
+    pub fn get(&self, session: SessionKey, user: UserId) -> Option<&Record> {
+        self.sessions.get(&session)?.records.get(&user)
+    }
+
     /// Forgets the users of an ended session.
     pub fn forget(&mut self, session: SessionKey) {
         self.sessions.remove(&session);

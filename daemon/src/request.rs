@@ -1,18 +1,18 @@
 //! The control thread's requests, answered by the data plane.
 
-use std::cmp::Reverse;
 use std::time::Instant;
 
 use polyrail_admin::metrics::{MetricsSnapshot, REPORT_MAX, TurnHistogram};
 use polyrail_admin::{
-    AdminCommand, AdminError, DataUsage, LinkChange, PathChange, PathState, Snapshot,
-    USERS_LISTED_MAX, UserState,
+    AdminCommand, AdminError, DataUsage, FlowState, LinkChange, PathChange, PathState, Snapshot,
+    UserState,
 };
 use polyrail_config::{Config, Tables};
 use polyrail_identity::TlsIdentity;
+use polyrail_model::{SessionKey, UserId};
 use polyrail_relay::{Relay, TURN_BOUNDS};
 
-use crate::{Daemon, Survey};
+use crate::{Daemon, Refusals, Survey, lists};
 
 /// Operators' requests that each daemon handles itself.
 pub trait Operate {
@@ -34,8 +34,14 @@ pub trait Operate {
     /// The states of all paths.
     fn paths(&mut self, now: Instant, relay: &mut Relay) -> Vec<PathState>;
 
-    /// The states of all users with flows or refusals.
-    fn users(&mut self, relay: &mut Relay) -> Vec<UserState>;
+    /// The refusals of users.
+    fn refusals(&self) -> &Refusals;
+
+    /// Adds to a user's state what this daemon alone knows.
+    fn complete_user(&self, session: SessionKey, user: UserId, state: &mut UserState);
+
+    /// Adds to a flow's state what this daemon alone knows.
+    fn complete_flow(&self, relay: &Relay, state: &mut FlowState);
 
     /// Changes one path, wholly or not at all.
     ///
@@ -74,7 +80,16 @@ pub fn serve<O: Operate>(operated: &mut O, now: Instant, relay: &mut Relay) {
         match command {
             AdminCommand::Status(reply) => reply.send(status(operated, now, relay)),
             AdminCommand::Paths(reply) => reply.send(operated.paths(now, relay)),
-            AdminCommand::Users(reply) => reply.send(heaviest(operated.users(relay))),
+            AdminCommand::Flows { query, reply } => {
+                let complete = |flow: &mut FlowState| operated.complete_flow(relay, flow);
+                reply.send(lists::flows(now, relay, &query, complete));
+            }
+            AdminCommand::Users { query, reply } => {
+                let complete = |session, user, state: &mut UserState| {
+                    operated.complete_user(session, user, state);
+                };
+                reply.send(lists::users(now, relay, operated.refusals(), &query, complete));
+            }
             AdminCommand::Metrics(reply) => {
                 if reply.is_wanted(now) {
                     reply.send(metrics(operated, now, relay));
@@ -122,13 +137,6 @@ fn metrics<O: Operate>(operated: &mut O, now: Instant, relay: &mut Relay) -> Met
     let mut metrics = MetricsSnapshot { status, paths, turns, ..MetricsSnapshot::default() };
     operated.measure(now, &mut metrics);
     metrics
-}
-
-/// The users with the most flows, as many as are reported.
-fn heaviest(mut users: Vec<UserState>) -> Vec<UserState> {
-    users.sort_by_key(|user| Reverse((user.flows, user.refused_at)));
-    users.truncate(USERS_LISTED_MAX);
-    users
 }
 
 /// The session carries a report as one message.

@@ -6,16 +6,14 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use polyrail_admin::{
-    ConnectionPhase, ConnectionState, LinkState, RefusedCounts, SessionPhase, SessionState,
-    Snapshot, TunnelCounts, UserState,
+    ConnectionPhase, ConnectionState, LinkState, SessionPhase, SessionState, Snapshot, TunnelCounts,
 };
-use polyrail_model::{Bytes, TunnelMode, UserId};
+use polyrail_model::{Bytes, TunnelMode};
 use polyrail_session::{PathStatus, SessionKey, SessionStatus, Status, TunnelKey};
 
 use polyrail_relay::Relay;
 
 use crate::daemon::session_name;
-use crate::refusals::Refusals;
 
 /// All sessions and tunnels as they are now.
 #[derive(Debug)]
@@ -161,34 +159,6 @@ impl<'a> Survey<'a> {
     fn age(&self, since: Instant) -> f64 {
         self.now.saturating_duration_since(since).as_secs_f64()
     }
-}
-
-/// The users with open flows or refusals, by session. The daemon adds
-/// addresses or dials.
-pub fn users(relay: &Relay, refusals: &Refusals) -> BTreeMap<(SessionKey, UserId), UserState> {
-    let new = |user: UserId| UserState {
-        user: user.to_string(),
-        gateway: None,
-        address: None,
-        group: None,
-        flows: 0,
-        dials: 0,
-        dials_waiting: 0,
-        refused: RefusedCounts::default(),
-        refused_reason: None,
-        refused_at: None,
-    };
-    let mut users = BTreeMap::new();
-    for (session, user, flows) in relay.endpoint_ref().users() {
-        users.insert((session, user), UserState { flows: flows as u64, ..new(user) });
-    }
-    for (session, user, record) in refusals.iter() {
-        let state = users.entry((session, user)).or_insert_with(|| new(user));
-        state.refused = record.counts;
-        state.refused_reason = Some(record.reason.clone());
-        state.refused_at = Some(record.at);
-    }
-    users
 }
 
 fn phase(path: &PathStatus) -> ConnectionPhase {

@@ -109,6 +109,15 @@ impl Datagrams {
         self.carried = carried;
     }
 
+    /// The passenger's address of a binding.
+    pub(crate) fn passenger_of(&self, session: SessionKey, id: BindingId) -> Option<SocketAddr> {
+        let binding = self.bindings.by_id.get(&id).filter(|_| self.session == Some(session))?;
+        match binding.sender {
+            Sender::Intercepted(address) => Some(address),
+            Sender::Associated(index) => self.associations.client_of(index),
+        }
+    }
+
     /// The datagrams dropped since the start.
     pub(crate) fn drops(&self) -> UdpDrops {
         let mut drops = self.drops;

@@ -7,13 +7,13 @@ use std::time::Instant;
 
 use polyrail_admin::metrics::{MetricsSnapshot, REPORT};
 use polyrail_admin::{
-    AdminError, AdminEvent, DataUsage, ErrorCode, LinkChange, PathChange, PathState, RestartWish,
-    UserState,
+    AdminError, AdminEvent, DataUsage, ErrorCode, FlowState, LinkChange, PathChange, PathState,
+    RestartWish, UserState,
 };
 use polyrail_config::{CarrierConfig, GatewayConfig, GatewayTables};
-use polyrail_daemon::{Daemon, Operate, start, survey};
+use polyrail_daemon::{Daemon, Operate, Refusals, start};
 use polyrail_identity::TlsIdentity;
-use polyrail_model::Delivery;
+use polyrail_model::{Delivery, SessionKey, UserId};
 use polyrail_relay::Relay;
 use polyrail_relay::congestion::{kernel_has, quic_has};
 
@@ -49,13 +49,17 @@ impl Operate for Gateway {
         self.carriers.states(now, relay)
     }
 
-    fn users(&mut self, relay: &mut Relay) -> Vec<UserState> {
-        let mut users = survey::users(relay, &self.refusals);
-        for ((_, user), state) in &mut users {
-            state.address = self.users.address_of(*user);
-            state.group = self.users.group_of(*user).map(str::to_owned);
-        }
-        users.into_values().collect()
+    fn refusals(&self) -> &Refusals {
+        &self.refusals
+    }
+
+    fn complete_user(&self, _session: SessionKey, user: UserId, state: &mut UserState) {
+        state.address = self.users.address_of(user);
+        state.group = self.users.group_of(user).map(str::to_owned);
+    }
+
+    fn complete_flow(&self, relay: &Relay, state: &mut FlowState) {
+        state.source = self.passenger_of(relay, state.id);
     }
 
     fn set_path(

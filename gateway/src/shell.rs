@@ -20,7 +20,7 @@ use polyrail_daemon::start::{
 };
 use polyrail_daemon::{Certificates, Daemon, Refusals, Refused, Supervisor};
 use polyrail_identity::TlsIdentity;
-use polyrail_model::{Destination, InstanceId, NodeRole};
+use polyrail_model::{BindingId, Destination, FlowId, FlowKind, FlowName, InstanceId, NodeRole};
 use polyrail_relay::{
     AcceptGate, LogLimiter, PENDING_RESETS_MAX, Relay, RelayEvent, Shell, Shutdown,
 };
@@ -274,6 +274,20 @@ impl Gateway {
         let who = (session, self.users.user(now, address));
         let permit = || self.refused_lines.permit(now).is_some();
         self.refusals.add(now, who, refused, reason, (None, Some(address)), permit);
+    }
+
+    /// The passenger's address of a flow or binding.
+    pub(crate) fn passenger_of(&self, relay: &Relay, name: FlowName) -> Option<SocketAddr> {
+        let FlowName { session, kind, number } = name;
+        let address = match kind {
+            FlowKind::Tcp => {
+                let flow = FlowKey { session, flow: FlowId(number) };
+                let leg = relay.leg_addresses(flow).map(|(_, remote)| remote);
+                leg.or_else(|| self.clients.peer_of(flow))
+            }
+            FlowKind::Udp => self.datagrams.as_ref()?.passenger_of(session, BindingId(number)),
+        };
+        address.map(|address| SocketAddr::new(address.ip().to_canonical(), address.port()))
     }
 
     fn on_session_event(&mut self, now: Instant, relay: &mut Relay, event: Event) {

@@ -18,6 +18,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use polyrail_config::{GroupConfig, UserKey};
+use polyrail_model::codec::NUMBER_MAX;
 use polyrail_model::{UserId, Weight};
 use ring::hmac;
 use ring::rand::SystemRandom;
@@ -153,7 +154,8 @@ impl<N: Neighbours> Users<N> {
         context.update(bytes);
         let tag = context.sign();
         let number = tag.as_ref().iter().take(8).fold(0, |n, byte| (n << 8) | u64::from(*byte));
-        UserId(number)
+        // A larger number would be cut on its way to the cloud.
+        UserId(number & NUMBER_MAX)
     }
 }
 

@@ -8,6 +8,7 @@
 mod bucket;
 pub mod codec;
 mod destination;
+mod flow_name;
 mod handover;
 mod ids;
 mod link;
@@ -20,6 +21,7 @@ mod weight;
 
 pub use bucket::Bucket;
 pub use destination::{Destination, Families, HostName, HostNameError};
+pub use flow_name::{FlowKind, FlowName};
 pub use handover::{
     CellId, Direction, Handover, HandoverOutcome, Position, RouteId, Rsrp, Speed, TripId,
 };

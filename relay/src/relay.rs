@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use mio::net::TcpStream;
@@ -230,6 +230,12 @@ impl Relay {
     /// The number of legs.
     pub fn leg_count(&self) -> usize {
         self.legs.len()
+    }
+
+    /// The local and the remote address of a flow's leg.
+    pub fn leg_addresses(&self, flow: FlowKey) -> Option<(SocketAddr, SocketAddr)> {
+        let stream = &self.legs.get(*self.by_flow.get(&flow)?)?.stream;
+        Some((stream.local_addr().ok()?, stream.peer_addr().ok()?))
     }
 
     /// Attaches a connected socket to a flow. The socket is unregistered, or registered with this

@@ -7,7 +7,10 @@ use polyrail_identity::TlsIdentity;
 use tokio::sync::oneshot;
 
 use super::metrics::MetricsSnapshot;
-use super::{AdminError, DataUsage, LinkChange, PathChange, PathState, Snapshot, UserState};
+use super::{
+    AdminError, DataUsage, FlowPage, FlowsQuery, LinkChange, PathChange, PathState, Snapshot,
+    UserPage, UsersQuery,
+};
 
 /// A request to the data plane, which answers in the same turn of its loop if it can. Dropping a
 /// [`Reply`] reports an error to the client.
@@ -17,8 +20,20 @@ pub enum AdminCommand<C: Tables> {
     Status(Reply<Snapshot>),
     /// Report all paths.
     Paths(Reply<Vec<PathState>>),
-    /// Report all users.
-    Users(Reply<Vec<UserState>>),
+    /// Report a page of the flows.
+    Flows {
+        /// The flows that the client requests.
+        query: FlowsQuery,
+        /// Where the answer goes.
+        reply: Reply<FlowPage>,
+    },
+    /// Report a page of the users.
+    Users {
+        /// The users that the client requests.
+        query: UsersQuery,
+        /// Where the answer goes.
+        reply: Reply<UserPage>,
+    },
     /// Report the counters of the data plane.
     Metrics(Reply<MetricsSnapshot>),
     /// Send this report to the cloud, if that takes reports (gateway).

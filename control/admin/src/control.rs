@@ -15,9 +15,9 @@ use tokio::sync::{Semaphore, watch};
 use super::metrics::Scraped;
 use super::stream::Stream;
 use super::{
-    API_VERSION, AdminCommand, AdminError, AdminEvent, ConfigState, ErrorCode, LinkChange,
-    LinkDbProbe, PathChange, PathState, PendingReply, Reply, Snapshot, Status, Timestamp,
-    UserState, process,
+    API_VERSION, AdminCommand, AdminError, AdminEvent, ConfigState, ErrorCode, FlowPage,
+    FlowsQuery, LinkChange, LinkDbProbe, PathChange, PathState, PendingReply, Reply, Snapshot,
+    Status, Timestamp, UserPage, UsersQuery, process,
 };
 
 /// How long the data plane may take to answer.
@@ -182,8 +182,12 @@ impl<C: Tables> Control<C> {
         self.ask(AdminCommand::Paths).await
     }
 
-    pub(super) async fn users(&self) -> Result<Vec<UserState>, AdminError> {
-        self.ask(AdminCommand::Users).await
+    pub(super) async fn flows(&self, query: FlowsQuery) -> Result<FlowPage, AdminError> {
+        self.ask(|reply| AdminCommand::Flows { query, reply }).await
+    }
+
+    pub(super) async fn users(&self, query: UsersQuery) -> Result<UserPage, AdminError> {
+        self.ask(|reply| AdminCommand::Users { query, reply }).await
     }
 
     pub(super) async fn path(&self, name: &str) -> Result<PathState, AdminError> {

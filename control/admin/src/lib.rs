@@ -15,10 +15,13 @@ mod control;
 mod data_usage;
 mod error;
 mod event;
+mod flow;
 mod handle;
 mod linkdb;
 mod links;
 pub mod metrics;
+mod page;
+mod page_query;
 mod path;
 mod process;
 pub mod reload;
@@ -41,8 +44,10 @@ pub use control::StartOptions;
 pub use data_usage::{DataUsage, Metered};
 pub use error::{AdminError, ErrorBody, ErrorCode};
 pub use event::{AdminEvent, EventRecord, LinkChange};
+pub use flow::{FlowPage, FlowPhase, FlowState, FlowsQuery};
 pub use handle::{AdminHandle, COMMANDS_MAX, EVENTS_WAITING_MAX};
 pub use linkdb::{LinkDbProbe, SourceState};
+pub use page_query::PAGE_MAX;
 pub use path::{
     CapLevel, CapState, ConnectionPhase, ConnectionState, Demotion, LinkState, ModeDecision,
     PathChange, PathCounters, PathPhase, PathState, RestartWish,
@@ -55,6 +60,6 @@ pub use status::{
     TunnelCounts,
 };
 pub use time::Timestamp;
-pub use user::{RefusedCounts, USERS_LISTED_MAX, UserState};
+pub use user::{RefusedCounts, UserPage, UserPlace, UserState, UsersQuery};
 
 pub(crate) use control::Control;

@@ -19,10 +19,11 @@ use super::routes::READERS_MAX;
 use super::socket::{self, Socket};
 use super::stream::Stream;
 use super::{
-    AdminCommand, AdminEvent, AdminHandle, LinkDbProbe, Timestamp, connection, metrics, routes,
+    AdminCommand, AdminEvent, AdminHandle, LinkDbProbe, Timestamp, connection, metrics, page,
+    routes,
 };
 use crate::{links, usage};
-use polyrail_config::{Admin, Config, Tables};
+use polyrail_config::{Admin, Config, PageConfig, Tables};
 use polyrail_identity::NodeRole;
 
 /// Options of the control thread.
@@ -53,13 +54,16 @@ const END_WAIT: Duration = Duration::from_millis(500);
 /// Delay after a failed accept, as without descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Creates the socket, if one is configured, and starts the control thread.
+/// Creates the socket and the page's listener, if they are configured, and starts the control
+/// thread.
 ///
 /// # Errors
-/// The socket or the thread cannot be created. The message is for the operator.
+/// The socket, the listener or the thread cannot be created. The message is for the operator.
 pub fn start<C: Tables>(options: AdminOptions<C>) -> io::Result<AdminHandle<C>> {
     let admin = options.config.common.admin.as_ref();
     let bound = admin.map(|Admin { socket }| socket::bind(socket)).transpose()?;
+    let page = options.config.common.page.as_ref();
+    let page = page.map(|PageConfig { listen }| page::bind(*listen)).transpose()?;
     let scraped = options.config.common.metrics;
     let scraped = scraped.map(|scraped| metrics::listen(scraped.listen)).transpose()?;
     let runtime = Builder::new_current_thread().enable_all().build()?;
@@ -72,6 +76,7 @@ pub fn start<C: Tables>(options: AdminOptions<C>) -> io::Result<AdminHandle<C>> 
         let control = Arc::new(options.into_control(commands));
         runtime.block_on(async {
             tokio::spawn(reload_on_request(control.clone(), reload));
+            tokio::spawn(page::serve(control.clone(), page));
             let counts =
                 usage.map(|path| tokio::spawn(usage::watch(control.clone(), path, metered)));
             run(control, (bound, scraped), events, lost, watch_links).await;

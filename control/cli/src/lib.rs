@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::commands::{admin, check, doctor, linkdb, pki};
+use crate::commands::{admin, check, doctor, linkdb, lists, pki, top};
 
 /// The operator's command of Polyrail
 #[derive(Parser)]
@@ -44,6 +44,12 @@ enum Command {
     Reload(admin::Connection),
     /// Show the events of a running daemon
     Events(admin::Events),
+    /// Show the flows of a running daemon
+    Flows(lists::Flows),
+    /// Show the users of a running daemon, those with the most flows first
+    Users(lists::Users),
+    /// Watch a running daemon: carriers, users, flows and events
+    Top(top::Top),
     /// Inspect, export, import and evaluate a database of handovers
     #[command(subcommand)]
     Linkdb(linkdb::Command),
@@ -68,6 +74,9 @@ pub fn run() -> ExitCode {
         Command::Scheduler(arguments) => admin::scheduler(arguments, &mut out),
         Command::Reload(connection) => admin::reload(&connection, &mut out),
         Command::Events(arguments) => admin::events(&arguments, &mut out),
+        Command::Flows(arguments) => lists::flows(&arguments, &mut out),
+        Command::Users(arguments) => lists::users(&arguments, &mut out),
+        Command::Top(arguments) => top::run(&arguments, &mut out),
         Command::Linkdb(command) => linkdb::run(command, &mut out),
     };
     let result = result.and_then(|fine| Ok(out.flush().map(|()| fine)?));

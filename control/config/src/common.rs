@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Broken;
 use crate::linkdb::LinkDbConfig;
+use crate::page::PageConfig;
 use crate::values::{
     LoopbackAddress, count, displayed, duration, mebibytes, one, path, some_path, with_unit,
 };
@@ -42,6 +43,8 @@ pub struct Common {
     pub admin: Option<Admin>,
     /// The database of handovers, if any.
     pub linkdb: Option<LinkDbConfig>,
+    /// The status page, if any.
+    pub page: Option<PageConfig>,
     /// Metrics for Prometheus, if any.
     pub metrics: Option<MetricsConfig>,
 }
@@ -289,8 +292,8 @@ impl fmt::Display for Mode {
 
 impl Common {
     /// The names of its fields.
-    pub(crate) const KEYS: [&'static str; 9] =
-        ["mode", "log", "tls", "session", "scheduler", "udp", "admin", "linkdb", "metrics"];
+    pub(crate) const KEYS: [&'static str; 10] =
+        ["mode", "log", "tls", "session", "scheduler", "udp", "admin", "linkdb", "metrics", "page"];
 
     /// The paths in it.
     pub(crate) fn paths(&mut self) -> Vec<&mut PathBuf> {

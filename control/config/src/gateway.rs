@@ -208,6 +208,7 @@ impl Tables for GatewayTables {
         "intercept",
         "linkdb.path",
         "metrics",
+        "page",
         "session.memory",
         "socks5.listen",
         "usage",

@@ -21,6 +21,7 @@ pub mod kernel;
 mod linkdb;
 pub mod log;
 mod names;
+mod page;
 mod telemetry;
 mod users;
 mod values;
@@ -45,6 +46,7 @@ pub use names::{
     BusAddress, CarrierName, CongestionControl, GroupName, InterfaceName, LinkAddress, ModemName,
     NameError,
 };
+pub use page::PageConfig;
 pub use polyrail_scheduler::ChainSpec;
 pub use telemetry::TelemetryConfig;
 pub use users::{Dns, Socks5, SocksReply, UserKey, Users};

@@ -62,7 +62,8 @@ fn gateway_defaults_are_as_documented() {
     let session = SessionConfig { linger, memory, flows_max, user_flows_max, flow_idle };
     assert_eq!(common.session, session);
     assert_eq!(common.scheduler.chain, ChainSpec::named("polyrail").unwrap());
-    assert_eq!((common.admin, common.linkdb, common.metrics), (None, None, None));
+    assert_eq!((common.admin, common.linkdb), (None, None));
+    assert_eq!((common.metrics, common.page), (None, None));
     assert_eq!(ignored, vec![]);
 
     let carrier = &own.carriers[0];
@@ -519,6 +520,10 @@ fn mistakes_of_a_cloud_are_placed() {
         (&many, "carrier_congestion", 6),
         ("[linkdb]\npath = \"l\"\nforecast = 1", "linkdb.forecast", 8),
         ("[udp]\nfiltering = \"port\"", "udp.filtering", 7),
+        ("[page]", "page.listen", 6),
+        ("[page]\nlisten = \"192.0.2.1:8080\"", "page.listen", 7),
+        ("[page]\nlisten = \"0.0.0.0:8080\"", "page.listen", 7),
+        ("[page]\nlisten = \"localhost:8080\"", "page.listen", 7),
     ];
     for (extra, key, line) in rows {
         let found = problem(cloud(&format!("{CLOUD}{extra}\n")));
@@ -561,7 +566,7 @@ fn reference_has_every_key() {
         rows.iter().any(|row| row.split('|').nth(1).is_some_and(|cell| cell.contains(&quoted)))
     };
     let tables = "cloud restart intercept dns socks5 users telemetry log tls session scheduler \
-                  udp admin metrics linkdb carrier group usage access dial tunnel";
+                  udp admin metrics linkdb page carrier group usage access dial tunnel";
     let tables: Vec<_> = tables.split_whitespace().collect();
     let mut count = 0;
     for table in std::iter::once("").chain(tables.iter().copied()) {

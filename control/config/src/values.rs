@@ -228,7 +228,8 @@ fn loopback_address(text: &str) -> Result<SocketAddr, String> {
     let address = listen_address(text)?;
     let is_loopback = address.ip().to_canonical().is_loopback();
     is_loopback.then_some(address).ok_or_else(|| {
-        format!("\"{address}\" is not a loopback address such as \"127.0.0.1:9464\"")
+        let reason = "other machines could connect, and there is no password";
+        format!("\"{address}\" is not a loopback address such as \"127.0.0.1:9464\": {reason}")
     })
 }
 

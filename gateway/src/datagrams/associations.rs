@@ -76,6 +76,11 @@ impl Associations {
         of_most.min_by_key(|(_, association)| association.since).map(|(index, _)| index)
     }
 
+    /// The address from which the client of an association sends.
+    pub(super) fn client_of(&self, index: usize) -> Option<SocketAddr> {
+        self.all.get(index)?.endpoint
+    }
+
     /// Opens a relay and replies to the client.
     pub(super) fn add(&mut self, now: Instant, request: AssociationRequest) {
         let peer = request.peer;

@@ -92,6 +92,14 @@ fn cache_expires_and_is_bounded() {
 }
 
 #[test]
+fn numbers_reach_the_cloud_whole() {
+    let mut users = users(UserKey::Address);
+    let now = Instant::now();
+    let numbers = (0..64_u8).map(|host| users.user(now, IpAddr::from([10, 9, 1, host])).0);
+    assert!(numbers.max().is_some_and(|most| most <= NUMBER_MAX));
+}
+
+#[test]
 fn first_group_that_names_a_user_decides_its_weight() {
     let group = |name: &str, weight, links: &[&str], sources: &[&str]| GroupConfig {
         name: name.parse().unwrap(),

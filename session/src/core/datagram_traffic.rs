@@ -66,6 +66,12 @@ impl Session {
             return;
         }
         let Some(path) = paths.get(slot) else { return };
+        binding.received_bytes.0 += data.len() as u64;
+        binding.carriers.insert(path.carrier_number);
+        if self.role == NodeRole::Cloud {
+            binding.set_remote(&remote);
+        }
+        self.traffic.received(now, binding.user, data.len() as u64);
         let payload = data.to_vec();
         let datagram = UserDatagram { binding: id, user, remote, payload, expedited: false };
         let wait = |old: u32| {
@@ -152,15 +158,10 @@ impl Session {
     ) -> Sent {
         let (sent_us, role) = (self.clock(now), self.role);
         let Self { datagrams, paths, .. } = self;
-        let Some(binding) = datagrams.bindings.get_mut(&id) else { return Sent::Nothing };
-        let (user, weight, before) = (binding.user, binding.weight, binding.queued_bytes());
-        let (next, dropped) = binding.pop(now);
-        let after = binding.queued_bytes();
-        datagrams.counts.dropped += dropped;
-        datagrams.count(user, before, after);
-        let Some(next) = next else { return Sent::Nothing };
+        let Some((user, next)) = datagrams.pop(now, id) else { return Sent::Nothing };
         let may_copy = datagrams.may_copy(now, user, next.cost() as u64);
         let Some(binding) = datagrams.bindings.get_mut(&id) else { return Sent::Nothing };
+        let weight = binding.weight;
         let views = views(now, paths, &datagrams.chain, is_urgent);
         let (bytes, cost) = (next.payload.len() as u64, next.cost() as u64);
         let segment = SegmentView {
@@ -174,10 +175,14 @@ impl Session {
         };
         let decision = datagrams.chain.decide(&Input { paths: &views, segment, now });
         let Decision::Send { primary, copies, .. } = decision else {
+            let before = binding.queued_bytes();
             binding.put_back(next);
-            datagrams.count(user, after, after + cost as usize);
+            datagrams.count(user, before, before + cost as usize);
             return Sent::Waits;
         };
+        if role == NodeRole::Gateway {
+            binding.set_remote(&next.remote);
+        }
         let datagram = Datagram {
             binding: id,
             sequence: binding.sequence,
@@ -186,10 +191,9 @@ impl Session {
             weight: if role == NodeRole::Gateway { weight } else { Weight::default() },
             remote: next.remote,
         };
-        binding.on_sent();
-        let mut frame = Vec::new();
+        binding.on_sent(bytes);
+        let (mut frame, unit) = (Vec::new(), Unit::Datagram { expires: now + EXPIRES });
         encode(&Frame::Datagram { datagram, data: &next.payload }, &mut frame);
-        let unit = Unit::Datagram { expires: now + EXPIRES };
         datagrams.counts.sent += 1;
         datagrams.counts.copies_sent += copies.len() as u64;
         let mut on = copies;
@@ -198,6 +202,7 @@ impl Session {
             paths.send(slot, unit, &frame, outlet);
             let Some(path) = paths.get_mut(slot) else { continue };
             path.datagrams_sent += bytes;
+            binding.carriers.insert(path.carrier_number);
             if is_urgent && path.room == 0 {
                 path.urgent_debt += cost as usize;
             }
@@ -210,6 +215,7 @@ impl Session {
         if on.len() > 1 {
             datagrams.on_copied(now, user, cost);
         }
+        self.traffic.sent(now, user, bytes);
         self.charge(now, user, weight.cost(cost * on.len() as u64), is_urgent);
         Sent::Whole
     }

@@ -126,6 +126,17 @@ impl Datagrams {
         self.enqueue(now, of.0, turns);
     }
 
+    /// The user and the next datagram of a binding; drops those that have waited too long.
+    pub(super) fn pop(&mut self, now: Instant, id: BindingId) -> Option<(UserId, Queued)> {
+        let binding = self.bindings.get_mut(&id)?;
+        let (user, before) = (binding.user, binding.queued_bytes());
+        let (next, dropped) = binding.pop(now);
+        let after = binding.queued_bytes();
+        self.counts.dropped += dropped;
+        self.count(user, before, after);
+        Some((user, next?))
+    }
+
     /// The bytes that wait of a binding of this user have changed.
     pub(super) fn count(&mut self, user: UserId, before: usize, after: usize) {
         self.queued_bytes = self.queued_bytes + after - before;

@@ -190,7 +190,7 @@ impl Session {
             path.received += bytes;
             self.outbox.on_received(bytes);
             path.pings.on_received(now, bytes, self.role == NodeRole::Gateway);
-            path.id
+            (path.id, path.carrier_number)
         });
         let Some(id) = self.ensure_flow(now, number, false)? else {
             return self.count_ended(number, run.end());
@@ -211,7 +211,10 @@ impl Session {
                 return Ok(());
             }
         };
-        flow.recv.echo = path.map(|path| Echo { path, sent_us, received_us });
+        if let Some((path, carrier)) = path {
+            flow.recv.echo = Some(Echo { path, sent_us, received_us });
+            flow.carriers.insert(carrier);
+        }
         flow.recv.unacknowledged += 1;
         if flow.recv.unacknowledged >= ACK_EVERY || run.fin || run.open {
             self.outbox.ack(flow);

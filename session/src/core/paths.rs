@@ -18,6 +18,7 @@ use polyrail_scheduler::{Chain, PathSet, PathView, SEGMENT, rank};
 use super::flows::Flows;
 use super::forecasts::Forecasts;
 use super::outlet::Outlet;
+use crate::carriers::{CARRIERS_MAX, CarrierNames};
 use crate::delay::Common;
 use crate::event::TunnelKey;
 use crate::flow::Flow;
@@ -29,6 +30,8 @@ use crate::settings::PathStatus;
 pub(crate) struct Paths {
     /// By slot; slots of lost paths are used again.
     slots: Vec<Option<Path>>,
+    /// The names of the carriers that have had a path.
+    pub names: CarrierNames,
     /// Some carrier has more than one path.
     pub rivalry: bool,
     pub forecasts: Forecasts,
@@ -69,6 +72,7 @@ impl Paths {
     pub fn new(now: Instant) -> Self {
         Self {
             slots: Vec::new(),
+            names: CarrierNames::default(),
             rivalry: false,
             forecasts: Forecasts::default(),
             withdrawn: Vec::new(),
@@ -165,12 +169,16 @@ impl Paths {
         self.choose();
     }
 
-    /// The number of a carrier: the number of its other paths, else a free one.
-    fn number_of(&self, carrier: &str) -> u32 {
+    /// The number of a carrier. If there are too many names, that of its other paths, else a free
+    /// one.
+    fn number_of(&mut self, carrier: &str) -> u32 {
+        if let Some(number) = self.names.number(carrier) {
+            return number;
+        }
         let known = self.iter().find(|path| path.carrier == carrier);
         let is_free = |number: &u32| self.iter().all(|path| path.carrier_number != *number);
         let known = known.map(|path| path.carrier_number);
-        known.or_else(|| (0..).find(is_free)).unwrap_or_default()
+        known.or_else(|| (CARRIERS_MAX as u32..).find(is_free)).unwrap_or_default()
     }
 
     /// Removes a path, which must have given up its runs.

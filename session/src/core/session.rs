@@ -2,9 +2,9 @@
 //!
 //! Each part owns its state: [`Flows`] the flows, [`FlowControl`] credit and shares, [`Paths`] the
 //! paths, [`Outbox`] the control frames that are due, [`Messages`] the messages of no flow,
-//! [`Datagrams`] users' datagrams,
-//! [`Turns`] the order of flows, [`Writers`] the writers that wait for room. The session only
-//! connects them. Frames arrive in `input` and are sent in `transmit`.
+//! [`Datagrams`] users' datagrams, [`Turns`] the order of flows, [`Writers`] the writers that wait
+//! for room, [`UsersTraffic`] the bytes of each user. The session only connects them. Frames arrive
+//! in `input` and are sent in `transmit`.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -19,6 +19,7 @@ use super::messages::Messages;
 use super::outbox::Outbox;
 use super::paths::Paths;
 use super::turns::Turns;
+use super::user_traffic::UsersTraffic;
 use super::writers::{self, Writers};
 use crate::event::{Event, FlowKey, OpenError};
 use crate::flow::{Flow, Life};
@@ -45,6 +46,7 @@ pub(crate) struct Session {
     pub datagrams: Datagrams,
     pub(super) turns: Turns,
     pub(super) writers: Writers,
+    pub(super) traffic: UsersTraffic,
     /// OPENs that wait for first data, and until when.
     open_line: VecDeque<(Instant, FlowId)>,
     /// Reset flows that may deliver earlier data, and until when.
@@ -81,6 +83,7 @@ impl Session {
             datagrams: Datagrams::new(now, &settings),
             turns: Turns::new(now),
             writers: Writers::default(),
+            traffic: UsersTraffic::default(),
             open_line: VecDeque::new(),
             reset_line: VecDeque::new(),
             unopened_at: None,
@@ -195,6 +198,7 @@ impl Session {
         }
         if taken > 0 {
             flow.send.write(&data[..taken]);
+            self.traffic.sent(now, flow.user, taken as u64);
             flow.moved_at = now;
             flow.hold = false;
             self.flow_control.held_sent += taken as u64;
@@ -236,6 +240,7 @@ impl Session {
         flow.told_readable = false;
         if taken > 0 {
             flow.moved_at = now;
+            self.traffic.received(now, flow.user, taken);
         }
         self.flow_control.held_received -= taken;
         flow.recv.tune(now, taken, rtt, self.settings.memory.0 / WINDOW_SHARE);

@@ -221,6 +221,9 @@ impl Session {
         self.flow_control.recount(flow);
         flow.charge(now, bytes);
         let weight = flow.weight;
+        for path in on.iter().filter_map(|slot| self.paths.get(slot)) {
+            flow.carriers.insert(path.carrier_number);
+        }
         let run = Carried { flow: turn.flow, start: piece.start, end };
         self.paths.carry(now, on, run, bytes, &self.flows);
         self.turns.queue.charge(turn.user, weight.cost(bytes), now);

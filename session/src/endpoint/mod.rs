@@ -12,6 +12,7 @@
 mod deadlines;
 mod greet;
 mod instances;
+mod lists;
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -548,15 +549,6 @@ impl Endpoint {
     /// The user of an open flow.
     pub fn user_of(&self, flow: FlowKey) -> Option<UserId> {
         self.sessions.get(&flow.session)?.session.user_of(flow.flow)
-    }
-
-    /// Each user's number of open flows, by session.
-    pub fn users(&self) -> Vec<(SessionKey, UserId, usize)> {
-        let of = |(key, one): (&SessionKey, &SessionEntry)| {
-            let counts = one.session.user_counts();
-            counts.map(|(user, count)| (*key, user, count)).collect::<Vec<_>>()
-        };
-        self.sessions.iter().flat_map(of).collect()
     }
 
     /// A snapshot for operators.

@@ -26,6 +26,7 @@ pub(crate) use recv::{RecvHalf, Run, Violation};
 pub(crate) use runs::{Piece, Waiting};
 pub(crate) use send::SendHalf;
 
+use crate::carriers::CarrierSet;
 use crate::wire::ResetReason;
 
 /// A flow of a session.
@@ -55,8 +56,12 @@ pub(crate) struct Flow {
     pub dialed: bool,
     /// The time in which the peer was heard before its first frame.
     pub heard_before: Duration,
+    /// When it was created.
+    pub begun_at: Instant,
     /// When the caller last wrote or read a byte.
     pub moved_at: Instant,
+    /// The carriers that have carried it, in either direction.
+    pub carriers: CarrierSet,
     /// Bytes sent, with an exponential decay over a second.
     recent: f64,
     recent_at: Instant,
@@ -140,7 +145,9 @@ impl Flow {
             due: Due::default(),
             dialed: false,
             heard_before: Duration::ZERO,
+            begun_at: now,
             moved_at: now,
+            carriers: CarrierSet::default(),
             recent: 0.0,
             recent_at: now,
         }

@@ -5,6 +5,7 @@
 mod datagrams;
 mod endpoints;
 mod hostile_gateway;
+mod lists;
 mod messages;
 mod pair;
 mod quotas;

@@ -11,8 +11,8 @@ use std::task::{Context, Poll};
 
 use polyrail_admin::metrics::MetricsSnapshot;
 use polyrail_admin::{
-    AdminCommand, AdminError, AdminOptions, COMMANDS_MAX, PathChange, PathCounters, PathPhase,
-    PathState, Snapshot, StartOptions, Timestamp,
+    AdminCommand, AdminError, AdminOptions, COMMANDS_MAX, FlowPage, PathChange, PathCounters,
+    PathPhase, PathState, Snapshot, StartOptions, Timestamp, UserPage,
 };
 use polyrail_config::{CarrierRole, GatewayConfig, GatewayTables, Mode};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -50,7 +50,8 @@ fn answer(command: AdminCommand<GatewayTables>) {
     match command {
         AdminCommand::Status(reply) => reply.send(Snapshot::default()),
         AdminCommand::Paths(reply) => reply.send(vec![path()]),
-        AdminCommand::Users(reply) => reply.send(Vec::new()),
+        AdminCommand::Flows { reply, .. } => reply.send(FlowPage::default()),
+        AdminCommand::Users { reply, .. } => reply.send(UserPage::default()),
         AdminCommand::Metrics(reply) => reply.send(MetricsSnapshot::default()),
         AdminCommand::Report(_) => {}
         AdminCommand::SetPath { name, change, reply } => {

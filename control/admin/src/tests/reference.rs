@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::super::{
     AdminEvent, CapLevel, CapState, ConfigState, ConnectionPhase, ConnectionState, Demotion,
-    ErrorCode, EventRecord, LinkChange, LinkState, ModeDecision, ProcessState, RefusedCounts,
-    Reloaded, RestartWish, Status, UserState,
+    ErrorCode, EventRecord, LinkChange, LinkState, ModeDecision, ProcessState, Reloaded,
+    RestartWish, Status,
 };
 use super::*;
 use crate::reload::ChangeLine;
@@ -108,7 +108,7 @@ pub(crate) fn full_status() -> Status {
 }
 
 /// One event of each kind.
-fn events() -> Vec<AdminEvent> {
+pub(super) fn events() -> Vec<AdminEvent> {
     let text = || "a".to_owned();
     let (mode, path, reason) = (TunnelMode::Tls, text(), text());
     let error = (*AdminError::refused("no").0).clone();
@@ -139,21 +139,6 @@ fn events() -> Vec<AdminEvent> {
     let kinds: BTreeSet<_> = all.iter().map(kind).collect();
     assert_eq!(kinds.len(), KINDS, "one of each kind");
     all
-}
-
-fn full_user() -> UserState {
-    UserState {
-        user: "00".to_owned(),
-        gateway: None,
-        address: None,
-        group: None,
-        flows: 1,
-        dials: 1,
-        dials_waiting: 1,
-        refused: RefusedCounts::default(),
-        refused_reason: None,
-        refused_at: None,
-    }
 }
 
 const KINDS: usize = 19;
@@ -190,7 +175,8 @@ fn every_field_is_in_the_reference() {
     let all = json!([
         full_path(),
         full_status(),
-        full_user(),
+        FlowPage { flows: vec![flow()], next: None },
+        UserPage { users: vec![user_ab()], next: None },
         Reloaded { changes: vec![line], warnings: Vec::new() },
         PathChange {
             enabled: Some(true),
@@ -230,24 +216,25 @@ fn every_event_round_trips_and_has_its_row_with_its_fields() {
     }
 }
 
+/// All error codes.
+pub(super) const CODES: [ErrorCode; 11] = [
+    ErrorCode::BadRequest,
+    ErrorCode::NotFound,
+    ErrorCode::UnknownPath,
+    ErrorCode::MethodNotAllowed,
+    ErrorCode::Refused,
+    ErrorCode::RestartNeeded,
+    ErrorCode::TooLarge,
+    ErrorCode::InvalidConfig,
+    ErrorCode::Internal,
+    ErrorCode::Busy,
+    ErrorCode::Timeout,
+];
+
 #[test]
 fn every_error_code_has_its_row() {
-    use ErrorCode::*;
     let reference = reference();
-    let codes = [
-        BadRequest,
-        NotFound,
-        UnknownPath,
-        MethodNotAllowed,
-        Refused,
-        RestartNeeded,
-        TooLarge,
-        InvalidConfig,
-        Internal,
-        Busy,
-        Timeout,
-    ];
-    for code in codes {
+    for code in CODES {
         let row = format!("| `{code}` | {} |", code.http_status());
         assert!(reference.contains(&row), "{row} is not in admin.md");
         assert_eq!(serde_json::to_value(code).unwrap(), code.to_string());

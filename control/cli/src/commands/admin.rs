@@ -20,7 +20,7 @@ pub(crate) struct Connection {
     socket: Option<PathBuf>,
     /// Print the daemon's JSON answer
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 /// `polyrail paths`.
