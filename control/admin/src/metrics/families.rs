@@ -243,12 +243,13 @@ pub(super) const SESSION: &[Family<SessionState>] = &[
 ];
 
 /// The states of a path by name.
-pub(super) const STATES: [(&str, PathPhase); 5] = [
+pub(super) const STATES: [(&str, PathPhase); 6] = [
     ("up", PathPhase::Up),
     ("stalled", PathPhase::Stalled),
     ("down", PathPhase::Down),
     ("disabled", PathPhase::Disabled),
     ("no_interface", PathPhase::NoInterface),
+    ("capped", PathPhase::Capped),
 ];
 
 /// The modes of a path by name.

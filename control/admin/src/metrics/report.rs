@@ -274,10 +274,11 @@ const FORM: u64 = 1;
 /// The longest name of a carrier in bytes, as in the session's greeting.
 const NAME_MAX: usize = 32;
 /// The states by their codes.
-const STATES: [PathPhase; 5] = [
+const STATES: [PathPhase; 6] = [
     PathPhase::Up,
     PathPhase::Stalled,
     PathPhase::Down,
     PathPhase::Disabled,
     PathPhase::NoInterface,
+    PathPhase::Capped,
 ];
