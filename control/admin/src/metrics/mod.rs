@@ -6,7 +6,7 @@
 //! reaches a gateway behind a carrier. `docs/metrics.md` is the reference.
 //!
 //! Invariant: labels have few values. None names a user, a flow or an address, and a gateway cannot
-//! make a cloud export more than [`listed::CARRIERS_MAX`] carrier names of its own.
+//! make a cloud export more than `CARRIERS_MAX` (64) carrier names of its own.
 
 mod families;
 mod figures;
