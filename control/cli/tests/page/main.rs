@@ -39,8 +39,8 @@ fn page_shows_a_train_live_on_phones_and_desktops_in_light_and_dark() {
         .collect();
     let mut drawn = Vec::new();
     for (name, (width, _), scheme, page) in &pages {
-        browser.wait(page, "Number(document.documentElement.dataset.polls || 0) >= 6");
-        assert_eq!(browser.value(page, "document.documentElement.dataset.error || ''"), "");
+        browser.wait(page, "Number(document.documentElement?.dataset.polls || 0) >= 6");
+        assert_eq!(browser.value(page, "document.documentElement?.dataset.error || ''"), "");
         let text = browser.value(page, "document.body.innerText");
         let text = text.as_str().unwrap();
         for part in [
@@ -94,7 +94,7 @@ fn page_without_linkdb_users_and_session_says_so() {
     let _train = Train::start(port, false);
     let mut browser = Browser::start();
     let page = browser.open(&format!("http://127.0.0.1:{port}/"), (390, 844), "light");
-    browser.wait(&page, "Number(document.documentElement.dataset.polls || 0) >= 2");
+    browser.wait(&page, "Number(document.documentElement?.dataset.polls || 0) >= 2");
     let text = browser.value(&page, "document.body.innerText");
     let text = text.as_str().unwrap();
     for part in
