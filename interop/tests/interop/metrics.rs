@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use nix::sys::signal::Signal;
 use polyrail_interop::addresses::{Family, SERVER};
 use polyrail_interop::datagrams::{ECHO_PORT, connected, echoes, serve_echo};
 use polyrail_interop::metrics::{LISTEN, Scrape};
@@ -33,7 +34,8 @@ fn metrics_follow_the_traffic_and_the_cloud_exports_the_gateways_report() -> Res
         follow_the_traffic(world, &before)?;
         follow_a_dark_carrier(world)?;
         show_the_report(world)?;
-        world.gateway.kill();
+        world.gateway.signal(Signal::SIGTERM)?;
+        world.gateway.wait(PATIENCE)?;
         let gone = |scrape: &Scrape| !scrape.has_label(GATEWAY);
         Scrape::until(&world.lab.cloud, "the gateway is gone", PATIENCE, gone)?;
         Ok(())

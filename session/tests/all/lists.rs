@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use polyrail_model::{BindingId, Destination, FlowName, UserId};
-use polyrail_session::{Endpoint, FlowPhase, ResetReason, UserDatagram};
+use polyrail_session::{Endpoint, FlowPhase, ResetReason, Settings, UserDatagram};
 
 use crate::endpoints::{Pair, drain, session};
 
@@ -35,7 +35,11 @@ fn row(
 #[test]
 fn flow_shows_its_bytes_and_carriers_from_its_open_to_its_end() {
     use FlowPhase::{Closing, HalfClosed, Open, Opening};
-    let mut pair = Pair::over(&["a", "b"]);
+    // The default sends copies of messages.
+    let mut pair = Pair::new(Settings { chain: "min_rtt".parse().unwrap(), ..Settings::default() });
+    pair.up(0, "a");
+    pair.up(1, "b");
+    pair.advance(Duration::from_secs(3));
     let flow = pair.open();
     assert_eq!(listed(&pair.gateway), row("1-tcp-1", Opening, (0, 0), ""));
     pair.gateway.write(pair.now, flow, b"hello");
