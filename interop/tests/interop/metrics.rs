@@ -38,7 +38,7 @@ fn metrics_follow_the_traffic_and_the_cloud_exports_the_gateways_report() -> Res
         world.gateway.wait(PATIENCE)?;
         let gone = |scrape: &Scrape| !scrape.has_label(GATEWAY);
         Scrape::until(&world.lab.cloud, "the gateway is gone", PATIENCE, gone)?;
-        Ok(())
+        world.restart_gateway()
     })
 }
 
