@@ -64,7 +64,8 @@ place 644 usr/lib/sysctl.d packaging/sysctl.d/60-polyrail.conf
 place 644 usr/lib/modules-load.d packaging/modules-load.d/polyrail.conf
 place 644 usr/lib/sysusers.d packaging/sysusers.d/polyrail.conf
 place 644 usr/lib/tmpfiles.d packaging/tmpfiles.d/polyrail.conf
-place 644 usr/share/doc/polyrail README.md docs/*.md
+place 644 usr/share/doc/polyrail README.md docs/*.md docs/openapi.json
+place 644 usr/share/doc/polyrail/examples packaging/grafana/* packaging/prometheus/*
 place 644 usr/share/doc/polyrail/figures docs/figures/*
 mkdir -p "$tree/etc/polyrail"
 pack polyrail

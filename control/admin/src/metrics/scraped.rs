@@ -1,4 +1,4 @@
-//! What is kept between scrapes.
+//! The state that lasts from scrape to scrape.
 
 use std::sync::Mutex;
 
@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::listed::ListedNames;
 
-/// The state between scrapes.
+/// The latest text and the listed names.
 #[derive(Debug, Default)]
 pub(crate) struct Scraped {
     /// The latest text, and when it was made. Locked while a new one is made, so that scrapes at
