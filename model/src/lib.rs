@@ -9,6 +9,7 @@ mod bucket;
 pub mod codec;
 mod destination;
 mod flow_name;
+mod forecast_counts;
 mod handover;
 mod ids;
 mod link;
@@ -22,6 +23,7 @@ mod weight;
 pub use bucket::Bucket;
 pub use destination::{Destination, Families, HostName, HostNameError};
 pub use flow_name::{FlowKind, FlowName};
+pub use forecast_counts::ForecastCounts;
 pub use handover::{
     CellId, Direction, Handover, HandoverOutcome, Position, RouteId, Rsrp, Speed, TripId,
 };

@@ -4,9 +4,9 @@ use std::fmt;
 use std::str::FromStr;
 
 use polyrail_model::{Bitrate, Bytes};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
-use crate::values::{count, parsed};
+use crate::values::{as_text, count};
 
 /// `carrier.cap`: how much data a carrier may carry in a month, in both directions together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -121,23 +121,6 @@ impl fmt::Display for Cap {
         let Self { bytes, reset_day, at } = self;
         write!(f, "{bytes} from day {reset_day}, then {at}")
     }
-}
-
-/// Types that are written as they are displayed.
-macro_rules! as_text {
-    ($($name:ident)*) => {$(
-        impl<'de> Deserialize<'de> for $name {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                parsed(deserializer)
-            }
-        }
-
-        impl Serialize for $name {
-            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.collect_str(self)
-            }
-        }
-    )*};
 }
 
 as_text! { CapBytes RateLimit CapAction }

@@ -6,12 +6,12 @@ use std::num::{NonZeroU16, NonZeroU32};
 use std::str::FromStr;
 
 use ipnet::IpNet;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::carrier::CarrierConfig;
 use crate::error::Broken;
 use crate::names::{CarrierName, InterfaceName};
-use crate::values::{Prefix, displayed, list, parsed, yes};
+use crate::values::{Prefix, as_text, list, yes};
 
 /// `[intercept]`: users' connections are intercepted transparently.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -261,23 +261,6 @@ impl Display for Ports {
             Self { first, last } => write!(f, "{first}-{last}"),
         }
     }
-}
-
-/// Types that are read and written as text.
-macro_rules! as_text {
-    ($($name:ident)*) => {$(
-        impl<'de> Deserialize<'de> for $name {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                parsed(deserializer)
-            }
-        }
-
-        impl Serialize for $name {
-            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                displayed(self, serializer)
-            }
-        }
-    )*};
 }
 
 as_text! { UdpTraffic OtherTraffic Ports }

@@ -179,6 +179,24 @@ pub(crate) fn yes() -> bool {
     true
 }
 
+/// Types that are read and written as text.
+macro_rules! as_text {
+    ($($name:ident)*) => {$(
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                $crate::values::parsed(deserializer)
+            }
+        }
+
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                $crate::values::displayed(self, serializer)
+            }
+        }
+    )*};
+}
+pub(crate) use as_text;
+
 /// Declares types for reading, each with the type of the field that it is converted to.
 macro_rules! read_as {
     ($($(#[$doc:meta])* $name:ident($inner:ty) = $parse:expr;)*) => {$(

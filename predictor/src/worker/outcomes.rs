@@ -12,25 +12,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use polyrail_model::{CellId, LinkForecast};
-use serde::{Deserialize, Serialize};
-
-/// The number of forecasts since the start, and what became of them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ForecastCounts {
-    /// Failures that were predicted, each once.
-    pub alarms: u64,
-    /// Failures that began at most 2.5 s after the predicted place.
-    pub correct: u64,
-    /// Failures that began later.
-    pub early: u64,
-    /// Failures that began before the predicted place.
-    pub late: u64,
-    /// Failures without a forecast.
-    pub missed: u64,
-    /// Handovers that succeeded after the predicted place.
-    pub false_alarms: u64,
-}
+use polyrail_model::{CellId, ForecastCounts, LinkForecast};
 
 /// The alarms of all carriers.
 #[derive(Debug, Default)]

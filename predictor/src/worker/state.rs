@@ -2,10 +2,9 @@
 
 use std::path::PathBuf;
 
-use polyrail_model::Direction;
+use polyrail_model::{Direction, ForecastCounts};
 use serde::{Deserialize, Serialize};
 
-use super::ForecastCounts;
 use crate::detect::Unrecorded;
 use crate::position::TrainPosition;
 use crate::store::StoreStats;

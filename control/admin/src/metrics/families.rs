@@ -3,6 +3,7 @@
 use polyrail_model::TunnelMode;
 
 use super::figures::{LinkDbFigures, Scrape};
+use super::outcomes::outcomes;
 use super::text::Read::{By, One};
 use super::text::{Family, Value, flag, one_of, real, whole, wholes};
 use crate::{PathPhase, PathState, SessionPhase, SessionState, SourceState, Status};
@@ -433,7 +434,7 @@ pub(super) const LINKDB: &[Family<LinkDbFigures>] = &[
     Family::counter(
         "forecast_outcomes",
         "Handovers by how their forecast was.",
-        By("outcome", |linkdb| linkdb.forecasts.outcomes()),
+        By("outcome", |linkdb| outcomes(&linkdb.forecasts)),
     ),
 ];
 

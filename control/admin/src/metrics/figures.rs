@@ -1,10 +1,11 @@
 //! Everything that one scrape shows.
 
 use polyrail_identity::NodeRole;
+use polyrail_model::ForecastCounts;
 use serde::Deserialize;
 
 use super::listed::ListedNames;
-use super::{CarrierReport, ForecastCounts, GatewayReport, MetricsSnapshot};
+use super::{CarrierReport, GatewayReport, MetricsSnapshot};
 use crate::{PathState, SessionState, SourceState, Status};
 
 /// The data of one scrape.

@@ -1,23 +1,11 @@
 //! The metrics that a cloud exports from the reports of its gateways.
 
 use super::families::{MODES, STATES};
+use super::outcomes::outcomes;
 use super::text::Read::{By, One};
 use super::text::{Family, Value, flag, one_of, real, whole, wholes};
-use super::{CarrierReport, ForecastCounts, ReceivedReport};
+use super::{CarrierReport, ReceivedReport};
 use crate::PathPhase;
-
-impl ForecastCounts {
-    /// The handovers by outcome.
-    pub(super) fn outcomes(&self) -> Vec<(&'static str, Value)> {
-        wholes([
-            ("correct", self.correct),
-            ("early", self.early),
-            ("late", self.late),
-            ("missed", self.missed),
-            ("false_alarm", self.false_alarms),
-        ])
-    }
-}
 
 /// A gateway.
 pub(super) const REPORT: &[Family<ReceivedReport>] = &[
@@ -93,7 +81,7 @@ pub(super) const REPORT: &[Family<ReceivedReport>] = &[
     Family::counter(
         "gateway_forecast_outcomes",
         "Handovers by how their forecast was.",
-        By("outcome", |one| one.report.forecasts.outcomes()),
+        By("outcome", |one| outcomes(&one.report.forecasts)),
     ),
     Family::gauge(
         "gateway_linkdb_entries",

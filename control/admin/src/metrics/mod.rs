@@ -12,6 +12,7 @@ mod families;
 mod figures;
 mod gateways;
 mod listed;
+mod outcomes;
 mod report;
 mod scrape;
 mod scraped;
@@ -22,7 +23,7 @@ mod text;
 #[cfg(test)]
 mod tests;
 
-pub use report::{CarrierReport, ForecastCounts, GatewayReport, REPORT, REPORT_MAX};
+pub use report::{CarrierReport, GatewayReport, REPORT, REPORT_MAX};
 pub use snapshot::{CloudCounts, Count, MetricsSnapshot, ReceivedReport, TurnHistogram};
 
 pub(super) use scraped::Scraped;

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use polyrail_model::codec::{Cursor, FieldError, put_number, put_text};
-use polyrail_model::{Channel, TunnelMode};
+use polyrail_model::{Channel, ForecastCounts, TunnelMode};
 
 use crate::{PathPhase, PathState, RefusedCounts};
 
@@ -39,24 +39,6 @@ pub struct GatewayReport {
     pub carriers_configured: u64,
     /// Its carriers, as many as fit.
     pub carriers: Vec<CarrierReport>,
-}
-
-/// Forecasts since the start, and what became of them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
-#[serde(default)]
-pub struct ForecastCounts {
-    /// Failures that were predicted.
-    pub alarms: u64,
-    /// Failures that began at most 2.5 s after the train had passed the predicted place.
-    pub correct: u64,
-    /// Failures that began later after it.
-    pub early: u64,
-    /// Failures that began before the train had reached the predicted place.
-    pub late: u64,
-    /// Failures without a forecast.
-    pub missed: u64,
-    /// Handovers that succeeded beyond the predicted place.
-    pub false_alarms: u64,
 }
 
 /// A carrier of a report.

@@ -7,6 +7,8 @@ use std::path::Path;
 use polyrail_identity::NodeRole;
 
 use super::figures::{LinkDbFigures, Scrape};
+use polyrail_model::ForecastCounts;
+
 use super::listed::{CARRIERS_MAX, ListedNames};
 use super::*;
 use crate::tests::{full_path, full_status};

@@ -3,9 +3,8 @@
 use crate::entry::WriterNumber;
 use crate::entry::{Link, RateSample, Rates};
 use crate::position::TrainPosition;
-use polyrail_model::{Direction, Position, TripId};
+use polyrail_model::{Direction, ForecastCounts, Position, TripId};
 
-use super::super::ForecastCounts;
 use super::super::lookahead::outlook;
 use super::*;
 
