@@ -69,6 +69,8 @@ pub struct SessionStatus {
     pub peer: Option<Identity>,
     /// Open flows.
     pub flows: usize,
+    /// The peer has sent GOAWAY.
+    pub peer_going: bool,
     /// Flows in memory, including flows without an OPEN and reset flows without an answer.
     pub flows_held: usize,
     /// Unread bytes.

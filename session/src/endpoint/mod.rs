@@ -1,4 +1,5 @@
-//! One process: its tunnels and its sessions (a gateway has one, a cloud many).
+//! One process: its tunnels and its sessions (a gateway has one with each of its clouds, a cloud
+//! one with each of its gateways).
 //!
 //! ```text
 //!   tunnel_up --> Greeting --(HELLO/JOIN, WELCOME)--> Bound --> tunnel_down
@@ -48,8 +49,10 @@ pub struct Endpoint {
     /// The gateway's process and the number of sessions that it has begun.
     instance: InstanceId,
     next_counter: u64,
-    /// The gateway's session.
+    /// The gateway's session for new flows.
     current: Option<SessionKey>,
+    /// The cloud that it is with, if the gateway has chosen one.
+    preferred: Option<Identity>,
     events: VecDeque<Event>,
     /// Sessions that may have data to send, and whose deadlines may have changed.
     dirty: BTreeSet<SessionKey>,
@@ -58,7 +61,8 @@ pub struct Endpoint {
     greetings: deadlines::Deadlines<TunnelKey>,
     /// Tunnels with greetings to send.
     outboxes: BTreeSet<TunnelKey>,
-    going_away: Option<String>,
+    /// The reason, and whether peers' flows are refused, too.
+    going_away: Option<(String, bool)>,
 }
 
 #[derive(Debug)]
@@ -130,7 +134,7 @@ impl Endpoint {
     /// A gateway. `instance` is random for each run of the process.
     pub fn gateway(now: Instant, settings: Settings, instance: InstanceId) -> Self {
         let mut endpoint = Self::new(NodeRole::Gateway, settings, instance, [0; 32]);
-        endpoint.begin_session(now);
+        endpoint.current = Some(endpoint.begin_session(now, None));
         endpoint
     }
 
@@ -154,6 +158,7 @@ impl Endpoint {
             instance,
             next_counter: 1,
             current: None,
+            preferred: None,
             events: VecDeque::new(),
             dirty: BTreeSet::new(),
             deadlines: deadlines::Deadlines::default(),
@@ -334,7 +339,30 @@ impl Endpoint {
         }
     }
 
-    /// Opens a flow (gateway). If no session is up yet, the flow waits for one.
+    /// Makes the session with this cloud the current one, to which new flows go (gateway); it
+    /// begins if there is none. Other sessions keep their flows and paths. From the first call on a
+    /// tunnel joins the session with its own cloud; before, any tunnel joins the only session.
+    pub fn prefer(&mut self, now: Instant, peer: &Identity) {
+        if self.preferred.replace(peer.clone()).is_none()
+            && let Some(key) = self.current
+            && let Some(only) = self.sessions.get_mut(&key)
+        {
+            let peer = only.peer.get_or_insert_with(|| peer.clone()).clone();
+            self.by_peer.insert(peer, key);
+        }
+        let known = self.by_peer.get(peer).copied();
+        self.current = Some(known.unwrap_or_else(|| self.begin_session(now, Some(peer.clone()))));
+    }
+
+    /// Ends a session that is not the current one, because the gateway needs it no longer: its
+    /// flows are reset, its tunnels closed.
+    pub fn leave(&mut self, now: Instant, session: SessionKey) {
+        if self.role == NodeRole::Gateway && self.current != Some(session) {
+            self.end_session(now, session, "the gateway does not need it", None);
+        }
+    }
+
+    /// Opens a flow (gateway), in the current session. If that is not up yet, the flow waits.
     ///
     /// # Errors
     /// Too many flows are open, or the session is going away.
@@ -398,17 +426,27 @@ impl Endpoint {
         self.sessions.get(&flow.session).is_some_and(|entry| entry.session.finished(flow.flow))
     }
 
-    /// Opens no more flows, sends GOAWAY, and lets open flows end.
+    /// Opens and accepts no more flows, begins no more sessions (cloud), sends GOAWAY, and lets
+    /// open flows end.
     pub fn go_away(&mut self, _now: Instant, reason: &str) {
-        self.going_away = Some(reason.to_owned());
+        self.announce_end(reason, true);
+    }
+
+    /// The same, but accepts the flows that peers open before they know.
+    pub fn drain(&mut self, _now: Instant, reason: &str) {
+        self.announce_end(reason, false);
+    }
+
+    fn announce_end(&mut self, reason: &str, refuses_flows: bool) {
+        self.going_away = Some((reason.to_owned(), refuses_flows));
         let keys: Vec<SessionKey> = self.sessions.keys().copied().collect();
         for key in keys {
-            self.with(key, |s| s.go_away(reason));
+            self.with(key, |s| s.go_away(reason, refuses_flows));
         }
     }
 
     /// Ends a session at once, because its peer has no valid certificate any more: its flows are
-    /// reset on both sides, its tunnels closed. A gateway begins the next one.
+    /// reset on both sides, its tunnels closed. A gateway begins the next current one.
     pub fn end(&mut self, now: Instant, session: SessionKey) {
         let reason = "its peer has no valid certificate any more";
         self.end_session_with(now, session, (RejectCode::Unauthorized, reason), None);
@@ -444,8 +482,9 @@ impl Endpoint {
         for tunnel in self.tunnels.values_mut().filter(|tunnel| tunnel.info.carrier == carrier) {
             tunnel.info.backup = backup;
         }
-        if let Some(session) = self.current {
-            self.with(session, |s| s.set_backup(carrier, backup));
+        let keys: Vec<SessionKey> = self.sessions.keys().copied().collect();
+        for key in keys {
+            self.with(key, |s| s.set_backup(carrier, backup));
         }
     }
 
@@ -515,7 +554,7 @@ impl Endpoint {
         shed.flatten().unwrap_or(false)
     }
 
-    /// The session that a gateway's flows belong to.
+    /// The session that a gateway's new flows belong to.
     pub fn current(&self) -> Option<SessionKey> {
         self.current
     }
@@ -547,7 +586,7 @@ impl Endpoint {
         Some(SessionStatus { peer: one.peer.clone(), ..one.session.status() })
     }
 
-    /// The session with this peer (cloud).
+    /// The session with this peer; on a gateway only after [`Endpoint::prefer`].
     pub fn session_with(&self, peer: &Identity) -> Option<SessionKey> {
         self.by_peer.get(peer).copied()
     }
