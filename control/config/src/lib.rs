@@ -33,10 +33,13 @@ pub use common::{
 };
 pub use document::{Config, FILE_MAX, Tables};
 pub use error::{ConfigError, Problem};
-pub use gateway::{CARRIERS_MAX, CloudPeer, GatewayConfig, GatewayTables, Restart};
+pub use gateway::{
+    CARRIERS_MAX, CLOUDS_MAX, CloudPeer, GatewayConfig, GatewayTables, Restart, StandbyCloud,
+};
 pub use intercept::{Intercept, OnExit, OtherTraffic, Ports, PrivateTraffic, UdpTraffic};
 pub use linkdb::{EVENTS_MAX, LinkDbConfig};
 pub use names::{BusAddress, CarrierName, CongestionControl, InterfaceName, ModemName, NameError};
 pub use polyrail_scheduler::ChainSpec;
 pub use telemetry::TelemetryConfig;
 pub use users::{Dns, Socks5, SocksReply, UserKey, Users};
+pub use values::parse_duration;
