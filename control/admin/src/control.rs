@@ -14,8 +14,9 @@ use tokio::sync::{Semaphore, watch};
 
 use super::stream::Stream;
 use super::{
-    API_VERSION, AdminCommand, AdminError, AdminEvent, ConfigState, ErrorCode, LinkChange,
-    LinkDbProbe, PathChange, PathState, PendingReply, Reply, Status, Timestamp, UserState, process,
+    API_VERSION, AdminCommand, AdminError, AdminEvent, ConfigState, DrainState, ErrorCode,
+    LinkChange, LinkDbProbe, PathChange, PathState, PendingReply, Reply, Status, Timestamp,
+    UserState, process,
 };
 
 /// How long the data plane may take to answer.
@@ -193,5 +194,9 @@ impl<C: Tables> Control<C> {
 
     pub(super) async fn set_scheduler(&self, chain: ChainSpec) -> Result<(), AdminError> {
         self.ask(|reply| AdminCommand::SetScheduler { chain, reply }).await
+    }
+
+    pub(super) async fn drain(&self, limit: Duration) -> Result<DrainState, AdminError> {
+        self.ask(|reply| AdminCommand::Drain { limit, reply }).await?
     }
 }

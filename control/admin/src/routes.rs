@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -19,7 +20,7 @@ use tokio::time::timeout;
 
 use super::connection::CLIENT_TIMEOUT;
 use super::control::Control;
-use super::{AdminError, ErrorCode, PathChange, Scheduler};
+use super::{AdminError, DRAIN_S_MAX, Drain, DrainState, ErrorCode, PathChange, Scheduler};
 
 /// The maximum size of a request's body, in bytes.
 pub(super) const BODY_MAX: usize = 16 * 1024;
@@ -36,6 +37,7 @@ pub(super) fn router<C: Tables>(control: Arc<Control<C>>) -> Router {
         .route("/v1/users", get(users::<C>))
         .route("/v1/scheduler", put(set_scheduler::<C>))
         .route("/v1/linkdb", get(linkdb::<C>))
+        .route("/v1/drain", post(drain::<C>))
         .route("/v1/reload", post(reload::<C>))
         .route("/v1/events", get(events::<C>))
         .fallback(no_such_address)
@@ -103,6 +105,15 @@ async fn set_scheduler<C: Tables>(State(control): Shared<C>, body: Body) -> Json
     let scheduler: Scheduler = parse(&read(body).await?)?;
     control.set_scheduler(scheduler.chain.clone()).await?;
     Ok(Json(scheduler))
+}
+
+async fn drain<C: Tables>(State(control): Shared<C>, body: Body) -> JsonResult<DrainState> {
+    let body = read(body).await?;
+    let Drain { limit_s } = parse(if body.is_empty() { b"{}" } else { &body })?;
+    if !(1..=DRAIN_S_MAX).contains(&limit_s) {
+        return Err(bad_request(format!("limit_s is not between 1 and {DRAIN_S_MAX}")));
+    }
+    control.drain(Duration::from_secs(limit_s)).await.map(Json)
 }
 
 async fn reload<C: Tables>(State(control): Shared<C>, body: Body) -> JsonResult<super::Reloaded> {

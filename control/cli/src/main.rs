@@ -40,6 +40,8 @@ enum Command {
     Path(admin::PathOrder),
     /// Change the scheduler of a running daemon
     Scheduler(admin::SetScheduler),
+    /// Let the flows of a running cloud end, and end it
+    Drain(admin::DrainOrder),
     /// Reload the configuration of a running daemon
     Reload(admin::Connection),
     /// Show the events of a running daemon
@@ -60,6 +62,7 @@ fn main() -> ExitCode {
         Command::Paths(arguments) => admin::paths(&arguments, &mut out),
         Command::Path(order) => admin::path(order, &mut out),
         Command::Scheduler(arguments) => admin::scheduler(arguments, &mut out),
+        Command::Drain(arguments) => admin::drain(&arguments, &mut out),
         Command::Reload(connection) => admin::reload(&connection, &mut out),
         Command::Events(arguments) => admin::events(&arguments, &mut out),
         Command::Linkdb(command) => linkdb::run(command, &mut out),

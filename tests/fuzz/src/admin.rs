@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use polyrail_admin::{
-    AdminCommand, AdminError, AdminOptions, COMMANDS_MAX, PathChange, PathCounters, PathPhase,
-    PathState, Snapshot, StartOptions, Timestamp,
+    AdminCommand, AdminError, AdminOptions, COMMANDS_MAX, DrainState, PathChange, PathCounters,
+    PathPhase, PathState, Snapshot, StartOptions, Timestamp,
 };
 use polyrail_config::{CarrierRole, GatewayConfig, GatewayTables, Mode};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -57,6 +57,9 @@ fn answer(command: AdminCommand<GatewayTables>) {
         }
         AdminCommand::SetScheduler { reply, .. } => reply.send(()),
         AdminCommand::Reload { reply, .. } => reply.send(Ok(Vec::new())),
+        AdminCommand::Drain { limit, reply } => {
+            reply.send(Ok(DrainState { flows: 2, ends_in_s: limit.as_secs_f64() }));
+        }
         AdminCommand::Links(_) => {}
     }
 }

@@ -16,8 +16,9 @@ use polyrail_model::TunnelMode;
 
 use super::control::Control;
 use super::{
-    AdminCommand, AdminError, AdminOptions, PathChange, PathCounters, PathPhase, PathState,
-    SessionPhase, SessionState, Snapshot, StartOptions, Timestamp,
+    AdminCommand, AdminError, AdminOptions, CloudPhase, CloudState, DrainState, PathChange,
+    PathCounters, PathPhase, PathState, SessionPhase, SessionState, Snapshot, StartOptions,
+    Timestamp,
 };
 
 /// A folder with certificates and a valid `gateway.toml`.
@@ -136,6 +137,14 @@ fn snapshot() -> Snapshot {
     Snapshot {
         scheduler: vec!["min_rtt".to_owned()],
         sessions: vec![session],
+        clouds: vec![CloudState {
+            name: "c".to_owned(),
+            priority: 1,
+            current: true,
+            state: CloudPhase::Up,
+            flows: 2,
+        }],
+        drain: Some(DrainState { flows: 2, ends_in_s: 1.0 }),
         ..Snapshot::default()
     }
 }
@@ -149,6 +158,9 @@ fn answer(command: AdminCommand<GatewayTables>) {
         AdminCommand::SetPath { name, change, reply } => reply.send(changed(&name, &change)),
         AdminCommand::SetScheduler { reply, .. } => reply.send(()),
         AdminCommand::Reload { reply, .. } => reply.send(Ok(vec!["a warning".to_owned()])),
+        AdminCommand::Drain { limit, reply } => {
+            reply.send(Ok(DrainState { flows: 2, ends_in_s: limit.as_secs_f64() }));
+        }
         AdminCommand::Links(_) => {}
     }
 }

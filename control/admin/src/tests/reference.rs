@@ -117,6 +117,8 @@ fn events() -> Vec<AdminEvent> {
         AdminEvent::SchedulerChanged { scheduler: vec![text()] },
         AdminEvent::SessionUp { session: text(), peer: text() },
         AdminEvent::SessionEnded { session: text(), peer: None, reason: text() },
+        AdminEvent::CloudChanged { from: text(), to: text(), reason: text() },
+        AdminEvent::Draining { flows: 1, ends_in_s: 1.0 },
         AdminEvent::Reloaded { changes: Vec::new() },
         AdminEvent::ReloadRefused { error },
         AdminEvent::LinkChanged(link),
@@ -142,7 +144,7 @@ fn full_user() -> UserState {
     }
 }
 
-const KINDS: usize = 18;
+const KINDS: usize = 20;
 
 /// A number per kind, so that a new kind does not compile without a row here.
 fn kind(event: &AdminEvent) -> usize {
@@ -164,6 +166,8 @@ fn kind(event: &AdminEvent) -> usize {
         AdminEvent::LinkChanged(_) => 14,
         AdminEvent::Alarm { .. } => 15,
         AdminEvent::SchedulerChanged { .. } => 16,
+        AdminEvent::CloudChanged { .. } => 17,
+        AdminEvent::Draining { .. } => 18,
         AdminEvent::EventsLost { .. } => KINDS - 1,
     }
 }
