@@ -3,6 +3,7 @@
 #![deny(unsafe_code)]
 
 pub mod carriers;
+mod clouds;
 mod datagrams;
 pub mod diversion;
 pub mod dns;

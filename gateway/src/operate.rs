@@ -6,7 +6,8 @@
 use std::time::Instant;
 
 use polyrail_admin::{
-    AdminError, AdminEvent, ErrorCode, LinkChange, PathChange, PathState, RestartWish, UserState,
+    AdminError, AdminEvent, ErrorCode, LinkChange, PathChange, PathState, RestartWish, Snapshot,
+    UserState,
 };
 use polyrail_config::{CarrierConfig, GatewayConfig, GatewayTables};
 use polyrail_daemon::{Daemon, Operate, start, survey};
@@ -24,9 +25,13 @@ impl Operate for Gateway {
         &mut self.daemon
     }
 
+    fn complete(&self, snapshot: &mut Snapshot) {
+        snapshot.clouds = self.clouds.states();
+    }
+
     fn paths(&mut self, now: Instant, relay: &mut Relay) -> Vec<PathState> {
         relay.update_traffic(now);
-        self.carriers.states(now, relay)
+        self.clouds.paths(now, relay)
     }
 
     fn users(&mut self, relay: &mut Relay) -> Vec<UserState> {
@@ -44,12 +49,12 @@ impl Operate for Gateway {
         name: &str,
         change: &PathChange,
     ) -> Result<(), AdminError> {
-        self.carriers.set_path(now, name, change)?;
+        self.clouds.set_path(now, name, change)?;
         let text = describe(change);
         tracing::info!(carrier = name, change = text, "carrier changed by an operator");
         self.daemon.publish(AdminEvent::PathChanged { path: name.to_owned(), change: text });
         // The answer shows the immediate consequences.
-        self.carriers.on_turn(now, relay);
+        self.run_clouds(now, relay);
         Ok(())
     }
 
@@ -63,7 +68,7 @@ impl Operate for Gateway {
         let old = self.daemon.config.clone();
         check_direct(&old, &config)?;
         if let Some(identity) = identity {
-            let outcome = self.carriers.set_identity(&self.daemon.identity, &identity);
+            let outcome = self.clouds.set_identity(&self.daemon.identity, &identity);
             outcome.map_err(|error| {
                 AdminError::new(ErrorCode::InvalidConfig, error.to_string()).about_key("tls")
             })?;
@@ -85,7 +90,7 @@ impl Operate for Gateway {
         if let Some(telemetry) = &self.telemetry {
             telemetry.set(telemetry::settings(&config));
         }
-        self.carriers.reload(now, relay, &config);
+        self.clouds.reload(now, relay, &config);
         let warnings = congestion_warnings(&old, &config);
         self.daemon.config = config;
         self.daemon.check_certificates(now, relay);
@@ -93,7 +98,7 @@ impl Operate for Gateway {
     }
 
     fn on_link(&mut self, now: Instant, change: LinkChange) {
-        self.carriers.on_link(now, change);
+        self.clouds.on_link(now, &change);
     }
 }
 

@@ -4,23 +4,28 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use polyrail_admin::AdminEvent;
-use polyrail_config::{CarrierConfig, CarrierRole, GatewayConfig, Mode};
+use polyrail_config::{CarrierConfig, CarrierRole, GatewayConfig, Mode, Restart};
 use polyrail_model::{LinkSample, TunnelMode};
 use polyrail_relay::{Label, Relay};
 use polyrail_session::TunnelKey;
 use polyrail_tunnel::tls::SEGMENT_SHORT;
 use polyrail_tunnel::{CarrierSpec, CloseReason, SocketOptions, Tunnel};
 
-use super::Clients;
 use super::links::Links;
 use super::policy::{
     Action, AttemptId, Ending, EndingKind, Link, Pace, Policy, Reading, Rtt, Start,
 };
+use super::{Clients, Effort};
 
 #[derive(Debug)]
 pub(super) struct Carrier {
     pub(super) config: CarrierConfig,
     pub(super) policy: Policy,
+    /// Its name for operators: with the name of the cloud, unless that is the first one.
+    title: String,
+    /// The cloud's place in the configuration.
+    cloud: usize,
+    effort: Effort,
     /// An operator's choices; they override the configuration.
     wished_enabled: Option<bool>,
     wished_mode: Option<Mode>,
@@ -41,12 +46,25 @@ pub(super) struct Carrier {
 }
 
 impl Carrier {
-    pub(super) fn new(config: &GatewayConfig, carrier: &CarrierConfig, seed: u64) -> Self {
+    pub(super) fn new(
+        config: &GatewayConfig,
+        cloud: usize,
+        carrier: &CarrierConfig,
+        seed: u64,
+    ) -> Self {
         let mode = config.carrier_mode(carrier);
-        let addresses = addresses(config, carrier);
-        let pace = pace(config, carrier);
+        let addresses = addresses(config, cloud, carrier);
+        let pace = pace(&config.restart, carrier, Effort::Full);
         let policy = Policy::new(pace, carrier.usable(), mode, addresses, seed);
+        let name = &carrier.name;
+        let title = match config.clouds().nth(cloud).filter(|_| cloud > 0) {
+            Some(cloud) => format!("{cloud}:{name}"),
+            None => name.to_string(),
+        };
         Self {
+            title,
+            cloud,
+            effort: Effort::Full,
             spec: spec(carrier),
             config: carrier.clone(),
             policy,
@@ -63,11 +81,35 @@ impl Carrier {
     }
 
     pub(super) fn name(&self) -> &str {
-        &self.spec.name
+        &self.title
     }
 
+    /// Whether configuration and operator permit it.
     pub(super) fn is_enabled(&self) -> bool {
-        self.policy.enabled()
+        let wish = self.wished_enabled.unwrap_or(self.config.enabled);
+        wish && self.config.role != CarrierRole::Never
+    }
+
+    pub(super) fn effort(&self) -> Effort {
+        self.effort
+    }
+
+    /// Whether it may be used, and its traffic costs nothing.
+    pub(super) fn is_free(&self) -> bool {
+        self.is_enabled() && !is_frugal(&self.config) && self.policy.has_link()
+    }
+
+    /// Sets how much it tries to reach its cloud.
+    pub(super) fn set_effort(&mut self, now: Instant, restart: &Restart, effort: Effort) {
+        let before = std::mem::replace(&mut self.effort, effort);
+        if before == effort {
+            return;
+        }
+        self.policy.set_pace(pace(restart, &self.config, effort));
+        self.policy.set_enabled(now, self.is_enabled() && effort != Effort::Off);
+        if (before, effort) == (Effort::Probe, Effort::Full) {
+            self.policy.hurry(now);
+        }
     }
 
     /// The policy's id of a tunnel of this carrier.
@@ -137,8 +179,7 @@ impl Carrier {
     /// Sets an operator's choice to enable or disable it; `None`: the configuration decides.
     pub(super) fn wish_enabled(&mut self, now: Instant, wish: Option<bool>) {
         self.wished_enabled = wish;
-        let usable = wish.unwrap_or(self.config.enabled) && self.config.role != CarrierRole::Never;
-        self.policy.set_enabled(now, usable);
+        self.policy.set_enabled(now, self.is_enabled() && self.effort != Effort::Off);
     }
 
     /// Sets an operator's choice of the mode; `None`: the configuration decides.
@@ -160,7 +201,7 @@ impl Carrier {
             self.spec = spec(new);
             self.without_congestion = [false; 2];
         }
-        self.policy.set_pace(pace(config, new));
+        self.policy.set_pace(pace(&config.restart, new, self.effort));
         let mode = config.carrier_mode(new);
         // A changed mode in the configuration overrides the operator's choice.
         if std::mem::replace(&mut self.mode, mode) != mode || old.mode != new.mode {
@@ -170,7 +211,7 @@ impl Carrier {
             self.wished_enabled = None;
         }
         self.wish_enabled(now, self.wished_enabled);
-        self.policy.set_addresses(now, addresses(config, new));
+        self.policy.set_addresses(now, addresses(config, self.cloud, new));
         // The keys that only a fresh connection applies.
         let of_connections = |carrier: &CarrierConfig| {
             (carrier.congestion.clone(), carrier.qlog.clone(), carrier.role, carrier.metered)
@@ -325,17 +366,21 @@ fn spec(carrier: &CarrierConfig) -> CarrierSpec {
     }
 }
 
-fn pace(config: &GatewayConfig, carrier: &CarrierConfig) -> Pace {
-    let frugal = carrier.metered || carrier.role == CarrierRole::Backup;
-    Pace { restart: config.restart.clone(), frugal }
+fn is_frugal(carrier: &CarrierConfig) -> bool {
+    carrier.metered || carrier.role == CarrierRole::Backup
 }
 
-/// The cloud's addresses of the families that the carrier can use.
-fn addresses(config: &GatewayConfig, carrier: &CarrierConfig) -> Vec<SocketAddr> {
+fn pace(restart: &Restart, carrier: &CarrierConfig, effort: Effort) -> Pace {
+    let probing = effort == Effort::Probe;
+    Pace { restart: restart.clone(), frugal: is_frugal(carrier), probing }
+}
+
+/// The addresses of a cloud of the families that the carrier can use.
+fn addresses(config: &GatewayConfig, cloud: usize, carrier: &CarrierConfig) -> Vec<SocketAddr> {
     let fits = |address: &&SocketAddr| {
         carrier.source.is_none_or(|source| source.is_ipv4() == address.is_ipv4())
     };
-    config.addresses(carrier).iter().filter(fits).copied().collect()
+    config.addresses(cloud, carrier).iter().filter(fits).copied().collect()
 }
 
 /// How long new connections use short segments (PMTU_RAISE_TIMER, RFC 8899 5.1.1).

@@ -16,7 +16,7 @@ mod tests;
 use std::time::Instant;
 
 use polyrail_admin::{AdminError, AdminEvent, LinkChange, PathChange, PathState, RestartWish};
-use polyrail_config::{CarrierConfig, CarrierRole, GatewayConfig};
+use polyrail_config::{CarrierConfig, CarrierRole, GatewayConfig, Restart};
 use polyrail_daemon::Survey;
 use polyrail_identity::{IdentityError, SystemClock, TlsIdentity};
 use polyrail_model::{Bitrate, Identity};
@@ -28,15 +28,31 @@ use self::carrier::Carrier;
 use self::links::Links;
 use self::policy::{AttemptId, Cause};
 
-/// All carriers of this gateway.
+/// All carriers of this gateway, on the way to one cloud.
 #[derive(Debug)]
 pub struct Carriers {
+    /// The name of the cloud, and its place in the configuration.
+    cloud: (Identity, usize),
+    effort: Effort,
+    restart: Restart,
     clients: Clients,
     carriers: Vec<Carrier>,
     links: Links,
     /// Events for operators.
     events: Vec<AdminEvent>,
     seed: u64,
+}
+
+/// How much a gateway tries to reach a cloud.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effort {
+    /// There are no connections.
+    Off,
+    /// A connection is attempted now and then, to notice that the cloud is back; not over metered
+    /// and backup carriers while there are others.
+    Probe,
+    /// Every carrier is connected.
+    Full,
 }
 
 /// Opens connections in both modes.
@@ -72,13 +88,49 @@ impl Clients {
 }
 
 impl Carriers {
-    /// The carriers of the configuration; usable carriers start to connect at the first turn.
-    pub(crate) fn new(config: &GatewayConfig, clients: Clients, seed: u64) -> Self {
+    /// The carriers of the configuration to the cloud `name` at this place; usable carriers start
+    /// to connect at the first turn.
+    pub(crate) fn new(
+        config: &GatewayConfig,
+        (name, place): (&Identity, usize),
+        clients: Clients,
+        seed: u64,
+    ) -> Self {
         let seeds = (0..).map(|place: u64| seed.wrapping_add(place << 8));
         let carriers = config.carriers.iter().zip(seeds);
-        let carriers =
-            carriers.map(|(carrier, seed)| Carrier::new(config, carrier, seed)).collect();
-        Self { clients, carriers, links: Links::default(), events: Vec::new(), seed }
+        let carriers = carriers.map(|(one, seed)| Carrier::new(config, place, one, seed)).collect();
+        Self {
+            cloud: (name.clone(), place),
+            effort: Effort::Full,
+            restart: config.restart.clone(),
+            clients,
+            carriers,
+            links: Links::default(),
+            events: Vec::new(),
+            seed,
+        }
+    }
+
+    /// Sets how much the carriers try to reach the cloud.
+    pub(crate) fn set_effort(&mut self, now: Instant, effort: Effort) {
+        if self.effort != effort {
+            self.effort = effort;
+            self.share_effort(now);
+        }
+    }
+
+    /// Begins all searches afresh.
+    pub(crate) fn hurry(&mut self, now: Instant) {
+        self.carriers.iter_mut().for_each(|carrier| carrier.policy.hurry(now));
+    }
+
+    fn share_effort(&mut self, now: Instant) {
+        let free = self.carriers.iter().any(Carrier::is_free);
+        for carrier in &mut self.carriers {
+            let spared = self.effort == Effort::Probe && free && !carrier.is_free();
+            let effort = if spared { Effort::Off } else { self.effort };
+            carrier.set_effort(now, &self.restart, effort);
+        }
     }
 
     /// Handles everything that is due.
@@ -178,7 +230,7 @@ impl Carriers {
 
     /// The modem of a carrier found a cell after it had none.
     pub(crate) fn on_found_cell(&mut self, now: Instant, name: &str) {
-        if let Some(carrier) = self.carriers.iter_mut().find(|carrier| carrier.name() == name) {
+        if let Some(carrier) = self.named(name) {
             carrier.policy.on_found_cell(now);
         }
     }
@@ -189,13 +241,19 @@ impl Carriers {
         for carrier in &mut self.carriers {
             carrier.look_at(now, &self.links);
         }
+        self.share_effort(now);
+    }
+
+    fn named(&mut self, name: &str) -> Option<&mut Carrier> {
+        self.carriers.iter_mut().find(|carrier| carrier.config.name.as_str() == name)
     }
 
     /// All carriers as operators see them.
     pub(crate) fn states(&self, now: Instant, relay: &Relay) -> Vec<PathState> {
         let survey = Survey::new(now, relay);
         let carried = relay.traffic();
-        self.carriers.iter().map(|carrier| carrier.state(now, &survey, &carried)).collect()
+        let state = |carrier: &Carrier| carrier.state(now, &survey, &carried, &self.cloud.0);
+        self.carriers.iter().map(state).collect()
     }
 
     /// Applies an operator's change of one carrier, wholly or not at all. It holds until a reload
@@ -209,8 +267,7 @@ impl Carriers {
         name: &str,
         change: &PathChange,
     ) -> Result<(), AdminError> {
-        let carrier = self.carriers.iter_mut().find(|carrier| carrier.name() == name);
-        let Some(carrier) = carrier else { return Err(AdminError::unknown_path(name)) };
+        let Some(carrier) = self.named(name) else { return Err(AdminError::unknown_path(name)) };
         let enabled = change.enabled.unwrap_or(carrier.is_enabled());
         if enabled && carrier.config.role == CarrierRole::Never {
             let key = format!("carrier.{name}.role");
@@ -233,6 +290,7 @@ impl Carriers {
             };
             carrier.policy.renew(now, cause);
         }
+        self.share_effort(now);
         Ok(())
     }
 
@@ -250,6 +308,7 @@ impl Carriers {
 
     /// Applies a new configuration of the carriers; it cannot fail.
     pub(crate) fn reload(&mut self, now: Instant, relay: &mut Relay, config: &GatewayConfig) {
+        self.restart.clone_from(&config.restart);
         let is_gone = |carrier: &Carrier| {
             !config.carriers.iter().any(|wanted| wanted.name == carrier.config.name)
         };
@@ -272,11 +331,12 @@ impl Carriers {
         for carrier in &mut self.carriers {
             carrier.look_at(now, &self.links);
         }
+        self.share_effort(now);
     }
 
     fn add(&mut self, config: &GatewayConfig, wanted: &CarrierConfig) {
         self.seed = self.seed.wrapping_add(1 << 16);
-        self.carriers.push(Carrier::new(config, wanted, self.seed));
+        self.carriers.push(Carrier::new(config, self.cloud.1, wanted, self.seed));
     }
 
     fn of(&mut self, tunnel: TunnelKey) -> Option<(&mut Carrier, AttemptId)> {

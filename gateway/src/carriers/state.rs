@@ -8,6 +8,7 @@ use polyrail_daemon::Survey;
 use polyrail_model::Identity;
 use polyrail_relay::Traffic;
 
+use super::Effort;
 use super::carrier::Carrier;
 
 impl Carrier {
@@ -16,6 +17,7 @@ impl Carrier {
         now: Instant,
         survey: &Survey<'_>,
         carried: &BTreeMap<(Option<Identity>, String), Traffic>,
+        cloud: &Identity,
     ) -> PathState {
         let name = self.name().to_owned();
         let mut connections = survey.connections(self.tunnels());
@@ -24,10 +26,11 @@ impl Carrier {
         connections.sort_by_key(|connection| Some(connection.id) != in_use);
         let first = connections.first().filter(|connection| Some(connection.id) == in_use);
         let (phase, since) = self.policy.phase().unwrap_or((PathPhase::Down, now));
-        let peer = survey.sessions().iter().find_map(|session| session.peer.as_ref());
+        let unneeded = self.effort() == Effort::Off && self.is_enabled();
+        let phase = if unneeded { PathPhase::Standby } else { phase };
         PathState {
-            carrier: name.clone(),
-            peer: peer.map(ToString::to_string),
+            carrier: self.config.name.to_string(),
+            peer: Some(cloud.to_string()),
             enabled: self.is_enabled(),
             role: self.config.role,
             interface: self.config.interface.as_ref().map(ToString::to_string),
@@ -45,7 +48,7 @@ impl Carrier {
                 since: moment(now, demotion.since),
                 retry_in_s: demotion.retry_at.saturating_duration_since(now).as_secs_f64(),
             }),
-            counters: self.counters(carried),
+            counters: self.counters(carried, cloud),
             local_address: first.and_then(|connection| connection.local_address),
             peer_address: first.and_then(|connection| connection.peer_address),
             link: first.and_then(|connection| connection.link),
@@ -54,8 +57,15 @@ impl Carrier {
         }
     }
 
-    fn counters(&self, carried: &BTreeMap<(Option<Identity>, String), Traffic>) -> PathCounters {
-        let sums = carried.iter().filter(|((_, carrier), _)| carrier == self.name());
+    fn counters(
+        &self,
+        carried: &BTreeMap<(Option<Identity>, String), Traffic>,
+        cloud: &Identity,
+    ) -> PathCounters {
+        let own = |of: &(Option<Identity>, String)| {
+            of.0.as_ref().is_none_or(|peer| peer == cloud) && of.1 == self.config.name.as_str()
+        };
+        let sums = carried.iter().filter(|(of, _)| own(of));
         let (sent_bytes, received_bytes) = sums.fold((0, 0), |(sent, received), (_, carried)| {
             (sent + carried.sent_bytes, received + carried.received_bytes)
         });

@@ -13,7 +13,7 @@ use polyrail_model::{Identity, InstanceId};
 use polyrail_relay::{Relay, RelayEvent, RelaySettings};
 use polyrail_session::{Endpoint, Event, Settings};
 
-use super::{Carriers, Clients};
+use super::{Carriers, Clients, Effort};
 
 const CONFIG: &str = r#"
 mode = "auto"
@@ -58,7 +58,7 @@ impl World {
         let registry = poll.registry().try_clone().unwrap();
         let endpoint = Endpoint::gateway(Instant::now(), Settings::default(), InstanceId([1; 16]));
         let relay = Relay::new(registry, endpoint, RelaySettings::default());
-        let carriers = Carriers::new(&config, clients, 3);
+        let carriers = Carriers::new(&config, (&config.cloud.name, 0), clients, 3);
         Self { carriers, config, relay, poll, authority, folder }
     }
 
@@ -260,4 +260,37 @@ fn reload_adds_and_removes_carriers() {
     world.run(Duration::from_millis(100));
     assert_eq!(world.state("a").state, PathPhase::Disabled);
     assert!(world.state("a").connections.is_empty());
+}
+
+#[test]
+fn unneeded_carriers_are_in_standby_and_probes_spare_metered_ones() {
+    let mut world = World::new();
+    world.reload(&CONFIG.replace("\"127.0.0.1\"", "\"127.0.0.1\"\nmetered = true"));
+    world.carriers.set_effort(Instant::now(), Effort::Off);
+    world.run(Duration::from_millis(200));
+    let state = world.state("a");
+    assert_eq!((state.state, state.enabled), (PathPhase::Standby, true));
+    assert_eq!(world.relay.tunnel_count(), 0);
+    assert_eq!(world.state("c").state, PathPhase::Disabled, "by its role");
+    // The other carrier is free, as far as is known.
+    let before = state.counters.attempts;
+    world.carriers.set_effort(Instant::now(), Effort::Probe);
+    world.run(Duration::from_millis(600));
+    let [a, b] = ["a", "b"].map(|name| world.state(name));
+    assert_eq!((a.state, a.counters.attempts), (PathPhase::Standby, before));
+    assert!((1..=2).contains(&b.counters.attempts), "{:?}: one of each mode", b.counters);
+    let change = LinkChange {
+        interface: "none0".to_owned(),
+        index: 0,
+        present: false,
+        up: false,
+        addresses: Vec::new(),
+    };
+    world.carriers.on_link(Instant::now(), change);
+    world.run(Duration::from_millis(600));
+    let probes = world.state("a").counters.attempts - before;
+    assert!((1..=2).contains(&probes), "{probes}: there is no other");
+    world.carriers.set_effort(Instant::now(), Effort::Full);
+    world.run(Duration::from_millis(1_200));
+    assert!(world.state("a").counters.attempts - before > 2, "{:?}", world.state("a").counters);
 }

@@ -212,10 +212,6 @@ impl Policy {
         self.note_phase(now);
     }
 
-    pub(crate) fn enabled(&self) -> bool {
-        self.enabled
-    }
-
     /// The operator sets a mode. A path of another mode stays until the new one is up.
     pub(crate) fn set_mode(&mut self, now: Instant, mode: Mode) {
         if self.choice.wish() == mode {
@@ -241,6 +237,20 @@ impl Policy {
 
     pub(crate) fn mode(&self) -> Mode {
         self.choice.wish()
+    }
+
+    /// Begins the schedule of a search afresh: another cloud answered over some carrier.
+    pub(crate) fn hurry(&mut self, now: Instant) {
+        self.begin_afresh();
+        if let Some(cause) = self.search.as_ref().map(|search| search.cause) {
+            self.last_start = None;
+            self.begin_search(now, cause);
+        }
+    }
+
+    /// Whether its interface may reach the cloud.
+    pub(crate) fn has_link(&self) -> bool {
+        self.fits_any(&self.link)
     }
 
     /// Sets other limits for restarts.
