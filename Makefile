@@ -18,7 +18,7 @@ export PROFILE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build release test check quick fmt shell clippy doc deny tidy fuzz-smoke
-.PHONY: attack fuzz previous check-release
+.PHONY: attack fuzz previous check-release soak packages packages-arm64 guide
 .PHONY: random-million demo matrix bench bench-tunnel bench-udp bench-linkdb bench-rail
 .PHONY: bench-operate bench-rail-smoke smoke
 .PHONY: sim sim-calibrate sim-validate sim-rail studies linkdb-eval
@@ -40,6 +40,17 @@ release: ## the programs to install
 	$(CARGO) build --locked --release -p polyrail-gateway
 	$(CARGO) build --locked --release -p polyrail-cloud
 	$(CARGO) build --locked --release -p polyrail-cli
+
+packages: setup release ## Debian packages of the programs: target/debian/*.deb
+	$(CARGO) build --locked --release -p polyrail-manuals
+	MANUALS=target/release/polyrail-manuals scripts/packages.sh target/release
+
+packages-arm64: setup ## the same for ARM64, cross-built, and started under qemu (long)
+	@scripts/arm64.sh
+
+guide: setup build ## follow docs/operations.md, section 1, in containers with the packages
+	COMPRESSION=none scripts/packages.sh target/$(PROFILE)
+	scripts/guide.sh
 
 # Features that only development dependencies choose are missing there.
 check-release: ## do the programs to install compile by themselves?
@@ -121,6 +132,10 @@ bench-operate: setup ## clouds that die, hang and drain, as RESULT lines (releas
 attack: setup ## passengers and gateways that misbehave; how others fare (release; long)
 	$(CARGO) build --locked --release --workspace --bins
 	target/release/polyrail-lab attack
+
+soak: setup ## load, faults, reloads and kills together, 20 minutes (release)
+	$(CARGO) build --locked --release --workspace --bins
+	target/release/polyrail-lab soak
 
 bench-rail: setup ## Polyrail next to its rivals on the same trips (release; long); RAIL=OPTIONS
 	$(CARGO) build --locked --release --workspace --bins

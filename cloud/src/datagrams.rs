@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use mio::net::UdpSocket;
 use mio::{Interest, Registry, Token};
 use polyrail_config::Filtering;
+use polyrail_daemon::{UdpDrop, UdpDrops};
 use polyrail_model::{BindingId, Destination, HostName, SessionKey, UserId};
 use polyrail_relay::{BindingUse, Marked, Relay, receive_marked, watch_marks};
 use polyrail_session::UserDatagram;
@@ -41,6 +42,7 @@ pub(crate) struct Datagrams {
     /// Bindings of all gateways: each has up to two descriptors.
     all_max: usize,
     readable: BTreeSet<usize>,
+    drops: UdpDrops,
     sweep_at: Instant,
     buffer: Box<[u8]>,
     control: Vec<u8>,
@@ -91,6 +93,7 @@ impl Datagrams {
             user_max,
             all_max: all_max.min(BINDINGS_MAX),
             readable: BTreeSet::new(),
+            drops: UdpDrops::default(),
             sweep_at: now + SWEEP_EVERY,
             buffer: vec![0; LENGTH_MAX].into_boxed_slice(),
             control: nix::cmsg_space!(libc::c_int),
@@ -124,12 +127,17 @@ impl Datagrams {
             self.send_to(now, key, SocketAddr::new(ip, port), &datagram);
             return None;
         }
-        let user = datagram.user.or(binding.map(|binding| binding.user))?;
+        let Some(user) = datagram.user.or(binding.map(|binding| binding.user)) else {
+            self.drops.count(UdpDrop::Invalid);
+            return None;
+        };
         let lookup = Lookup { key, user, destination: datagram.remote.clone() };
         let is_first = !self.waiting.contains_key(&key);
         let waiting = self.waiting.entry(key).or_default();
         if waiting.len() < WAITING_MAX {
             waiting.push((now, datagram));
+        } else {
+            self.drops.count(UdpDrop::Lookup);
         }
         is_first.then_some(lookup)
     }
@@ -146,6 +154,7 @@ impl Datagrams {
     ) -> Option<Lookup> {
         let mut waiting = self.waiting.remove(&key)?;
         let user = waiting.first().and_then(|(_, datagram)| datagram.user);
+        let all = waiting.len();
         waiting.retain(|(at, _)| now.saturating_duration_since(*at) < STALE);
         let Destination::Name(name, _) = destination else { return None };
         match found {
@@ -159,6 +168,7 @@ impl Datagrams {
             }
             None => waiting.retain(|(_, datagram)| datagram.remote != *destination),
         }
+        self.drops.add(UdpDrop::Lookup, (all - waiting.len()) as u64);
         let mut next = None;
         for (_, datagram) in waiting {
             next = next.or(self.send(now, key.0, datagram));
@@ -168,7 +178,7 @@ impl Datagrams {
 
     fn send_to(&mut self, now: Instant, key: BindingKey, to: SocketAddr, datagram: &UserDatagram) {
         if self.access.check(to).is_err() {
-            return;
+            return self.drops.count(UdpDrop::Forbidden);
         }
         let Some(index) = self.binding(now, key, datagram.user) else { return };
         let tokens = self.base + 2 * index;
@@ -176,7 +186,7 @@ impl Datagrams {
         let contact = contact(self.filtering, to);
         if !binding.contacted.contains(&contact) {
             if is_own(to) && self.access.check_own(to).is_err() {
-                return;
+                return self.drops.count(UdpDrop::Forbidden);
             }
             if binding.contacted.len() >= CONTACTED_MAX {
                 binding.contacted.clear();
@@ -194,6 +204,7 @@ impl Datagrams {
                 .and_then(|socket| place.insert(socket).send_to(&datagram.payload, to)),
         };
         if let Err(error) = sent {
+            self.drops.count(UdpDrop::Unsent);
             tracing::debug!(%to, %error, "datagram not sent");
         }
     }
@@ -236,6 +247,18 @@ impl Datagrams {
         self.waiting.retain(|key, _| key.0 != session);
     }
 
+    /// The local address of a binding's socket, without the host's address.
+    pub(crate) fn local_address(&self, key: BindingKey) -> Option<SocketAddr> {
+        let binding = self.bindings.get(*self.by_key.get(&key)?)?;
+        let socket = binding.v4.as_ref().or(binding.v6.as_ref())?;
+        socket.local_addr().ok()
+    }
+
+    /// The datagrams dropped since the start.
+    pub(crate) fn drops(&self) -> UdpDrops {
+        self.drops
+    }
+
     /// Descriptors in use.
     pub(crate) fn descriptors(&self) -> usize {
         2 * self.bindings.len()
@@ -257,6 +280,7 @@ impl Datagrams {
             let is_known = binding.contacted.contains(&contact(self.filtering, from));
             let is_open = self.filtering == Filtering::None && self.access.check(from).is_ok();
             if !is_known && !is_open {
+                self.drops.count(UdpDrop::Filtered);
                 continue;
             }
             binding.used.on_received();
@@ -273,9 +297,13 @@ impl Datagrams {
         if let Some(&index) = self.by_key.get(&key) {
             return Some(index);
         }
-        let user = user?;
+        let Some(user) = user else {
+            self.drops.count(UdpDrop::Invalid);
+            return None;
+        };
         let of_user = self.of_user.get(&(key.0, user)).copied().unwrap_or(0);
         if of_user >= self.user_max || !self.make_room(key.0) {
+            self.drops.count(UdpDrop::Quota);
             return None;
         }
         self.of_user.insert((key.0, user), of_user + 1);

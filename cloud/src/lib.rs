@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod access;
+pub mod command_line;
 pub mod dial;
 pub mod resolve;
 pub mod shell;
@@ -18,6 +19,7 @@ mod listeners;
 mod operate;
 mod paths;
 mod reach;
+mod reports;
 #[cfg(test)]
 #[path = "../../relay/tests/common/side.rs"]
 mod side;

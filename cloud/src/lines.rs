@@ -13,6 +13,8 @@ use polyrail_session::limits::SESSIONS_MAX;
 pub(crate) struct Lines {
     of: BTreeMap<Identity, LogLimiter>,
     others: LogLimiter,
+    /// Lines that forgotten limiters suppressed.
+    forgotten: u64,
 }
 
 impl Lines {
@@ -21,12 +23,22 @@ impl Lines {
     pub(crate) fn permit(&mut self, now: Instant, gateway: Option<&Identity>) -> Option<u64> {
         let Some(gateway) = gateway else { return self.others.permit(now) };
         if !self.of.contains_key(gateway) && self.of.len() >= SESSIONS_MAX {
-            self.of.retain(|_, limiter| !limiter.is_idle(now));
+            self.of.retain(|_, limiter| {
+                let idle = limiter.is_idle(now);
+                self.forgotten += if idle { limiter.suppressed() } else { 0 };
+                !idle
+            });
             if self.of.len() >= SESSIONS_MAX {
                 return self.others.permit(now);
             }
         }
         self.of.entry(gateway.clone()).or_default().permit(now)
+    }
+
+    /// The number of lines suppressed since the start.
+    pub(crate) fn suppressed(&self) -> u64 {
+        let of = self.of.values().map(LogLimiter::suppressed);
+        of.sum::<u64>() + self.others.suppressed() + self.forgotten
     }
 }
 
@@ -46,6 +58,7 @@ mod tests {
         assert_eq!(lines.permit(now, None), Some(0));
         let later = now + Duration::from_secs(2);
         assert_eq!(lines.permit(later, Some(&loud)), Some(1_000 - passed as u64));
+        assert_eq!(lines.suppressed(), 1_000 - passed as u64);
     }
 
     #[test]

@@ -2,41 +2,17 @@
 
 #![forbid(unsafe_code)]
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use polyrail_admin::StartOptions;
-use polyrail_config::check::log_tls;
-use polyrail_config::{CloudConfig, Overrides};
-use polyrail_identity::NodeRole;
-
-/// The proxy on the ground: gateways connect here, and from here the servers are reached.
-#[derive(Debug, Parser)]
-#[command(name = "polyrail-cloud", version)]
-struct Arguments {
-    /// The configuration file
-    #[arg(long, value_name = "FILE", default_value = "/etc/polyrail/cloud.toml")]
-    config: PathBuf,
-    #[command(flatten)]
-    overrides: Overrides,
-}
+use polyrail_cloud::command_line::{self, Arguments};
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    match run(arguments) {
+    match command_line::run(Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("polyrail-cloud: {error:#}");
             ExitCode::FAILURE
         }
     }
-}
-
-fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let config = CloudConfig::load(&arguments.config, &arguments.overrides)?;
-    let log = polyrail_config::log::init(&config.common.log, &config.ignored)?;
-    log_tls(&config.common.tls, NodeRole::Cloud);
-    let Arguments { config: file, overrides } = arguments;
-    polyrail_cloud::shell::run(config, StartOptions { file, overrides, log: Some(log) })
 }

@@ -5,13 +5,17 @@
 
 use std::time::{Duration, Instant};
 
+use polyrail_admin::metrics::{CloudCounts, MetricsSnapshot};
 use polyrail_admin::{
-    AdminError, AdminEvent, DrainState, ErrorCode, PathChange, PathState, Snapshot, UserState,
+    AdminError, AdminEvent, DrainState, ErrorCode, FlowState, PathChange, PathState, Snapshot,
+    UserState,
 };
 use polyrail_config::{CloudConfig, CloudTables};
-use polyrail_daemon::{Daemon, Operate, start, survey};
+use polyrail_daemon::{Daemon, Operate, Refusals, start};
 use polyrail_identity::TlsIdentity;
+use polyrail_model::{BindingId, FlowId, FlowKind, FlowName, SessionKey, UserId};
 use polyrail_relay::Relay;
+use polyrail_session::FlowKey;
 
 use crate::congestion::Congestion;
 use crate::shell::{Cloud, access_list, dial_settings};
@@ -48,24 +52,50 @@ impl Operate for Cloud {
         Ok(state)
     }
 
+    fn measure(&self, now: Instant, metrics: &mut MetricsSnapshot) {
+        metrics.refused = self.refusals.totals();
+        metrics.lines_suppressed = self.lines.suppressed()
+            + self.refused_connections.suppressed()
+            + self.failed_dials.suppressed()
+            + self.refusals.suppressed()
+            + self.full.suppressed();
+        metrics.udp_dropped = self.datagrams.drops().counts();
+        let active = self.dialer.active();
+        metrics.cloud = Some(CloudCounts {
+            dials: active as u64,
+            dials_waiting: self.dialer.len().saturating_sub(active) as u64,
+            dials_failed: self.failed_dials.counts(),
+            reports: self.reports.received(now, |session| self.gateway_of(session)),
+            reports_ignored: self.reports.ignored(),
+        });
+    }
+
     fn paths(&mut self, now: Instant, relay: &mut Relay) -> Vec<PathState> {
         relay.update_traffic(now);
         self.look_at_paths(now, relay);
         self.paths.states(now, relay, self.daemon.config.common.mode)
     }
 
-    fn users(&mut self, relay: &mut Relay) -> Vec<UserState> {
-        let mut users = survey::users(relay, &self.refusals);
-        for dialing in self.dialer.users() {
-            // A user with dials has flows.
-            let Some(state) = users.get_mut(&dialing) else { continue };
-            let (active, waiting) = self.dialer.of_user(dialing);
-            (state.dials, state.dials_waiting) = (active as u64, waiting as u64);
-        }
-        for ((session, _), state) in &mut users {
-            state.gateway = self.gateway_of(*session).map(str::to_owned);
-        }
-        users.into_values().collect()
+    fn refusals(&self) -> &Refusals {
+        &self.refusals
+    }
+
+    fn complete_user(&self, session: SessionKey, user: UserId, state: &mut UserState) {
+        let (active, waiting) = self.dialer.of_user((session, user));
+        (state.dials, state.dials_waiting) = (active as u64, waiting as u64);
+        state.gateway = self.gateway_of(session).map(str::to_owned);
+    }
+
+    fn complete_flow(&self, relay: &Relay, state: &mut FlowState) {
+        let FlowName { session, kind, number } = state.id;
+        state.gateway = self.gateway_of(session).map(str::to_owned);
+        state.source = match kind {
+            FlowKind::Tcp => {
+                let flow = FlowKey { session, flow: FlowId(number) };
+                relay.leg_addresses(flow).map(|(local, _)| local)
+            }
+            FlowKind::Udp => self.datagrams.local_address((session, BindingId(number))),
+        };
     }
 
     fn set_path(

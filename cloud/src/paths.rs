@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use polyrail_admin::{AdminEvent, PathCounters, PathPhase, PathState, Timestamp};
 use polyrail_config::{CarrierRole, Mode};
 use polyrail_daemon::Survey;
-use polyrail_model::{Identity, TunnelMode};
+use polyrail_model::{Bitrate, Identity, PathRank, PathWish, TunnelMode};
 use polyrail_relay::Relay;
 use polyrail_session::limits::SESSION_PATHS_MAX;
 use polyrail_session::{PathStatus, SessionKey};
@@ -36,7 +36,7 @@ struct ListedCarrier {
     mode: Option<TunnelMode>,
     /// The newest path.
     newest: u64,
-    backup: bool,
+    wish: PathWish,
     mode_changes: u64,
     restarts: u64,
     stalls: u64,
@@ -163,6 +163,8 @@ impl Paths {
                     stalls: carrier.stalls,
                     sent_bytes: sums.sent_bytes,
                     received_bytes: sums.received_bytes,
+                    sent_packets: sums.sent_packets,
+                    lost_packets: sums.lost_packets,
                     ..PathCounters::default()
                 };
                 list.push(PathState {
@@ -170,7 +172,13 @@ impl Paths {
                     carrier: name.clone(),
                     peer: session.peer.as_ref().map(ToString::to_string),
                     enabled: true,
-                    role: if carrier.backup { CarrierRole::Backup } else { CarrierRole::Primary },
+                    role: match carrier.wish.rank {
+                        PathRank::Primary => CarrierRole::Primary,
+                        PathRank::Secondary => CarrierRole::Secondary,
+                        PathRank::Backup => CarrierRole::Backup,
+                    },
+                    rate_limit_bits_per_s: carrier.wish.rate_limit.map(Bitrate::as_bps),
+                    cap: None,
                     interface: None,
                     configured_mode: mode,
                     mode: first.map(|connection| connection.mode),
@@ -199,7 +207,7 @@ impl ListedCarrier {
             changed_at: now,
             mode: None,
             newest: 0,
-            backup: false,
+            wish: PathWish::default(),
             mode_changes: 0,
             restarts: 0,
             stalls: 0,
@@ -221,7 +229,7 @@ impl ListedCarrier {
         publish: &mut impl FnMut(AdminEvent),
     ) {
         let mode = sight.path.mode;
-        self.backup = sight.path.backup;
+        self.wish = sight.path.wish;
         let fresh = sight.path.path.0 > self.newest;
         self.newest = self.newest.max(sight.path.path.0);
         self.restarts += u64::from(fresh && sight.count > 1);

@@ -17,6 +17,7 @@ use std::time::Instant;
 use anyhow::Context;
 use mio::event::Event as Readiness;
 use mio::{Poll, Registry, Token};
+use polyrail_admin::metrics::REPORT;
 use polyrail_admin::{AdminEvent, AdminOptions, StartOptions};
 use polyrail_config::{CloudConfig, CloudTables};
 use polyrail_daemon::start::{
@@ -44,6 +45,7 @@ use crate::lines::Lines;
 use crate::listeners::Listeners;
 use crate::paths::{Paths, full_name};
 use crate::reach;
+use crate::reports::Reports;
 use crate::resolve::Resolver;
 
 /// Runs the daemon until a signal ends it.
@@ -58,7 +60,8 @@ pub fn run(config: CloudConfig, start: StartOptions) -> anyhow::Result<()> {
     let descriptors = prepare_process();
     let identity = TlsIdentity::load(&config.common.tls.paths())?;
     let families = reach::families(config.dial.families());
-    let settings = Settings { families, ..session_settings(&config.common) };
+    let reports = config.common.metrics.is_some();
+    let settings = Settings { families, reports, ..session_settings(&config.common) };
     let endpoint = Endpoint::cloud(now, settings.clone(), random()?);
     let relay_settings = relay_settings(&config.common);
     let mut relay = Relay::new(poll.registry().try_clone()?, endpoint, relay_settings);
@@ -77,6 +80,7 @@ pub fn run(config: CloudConfig, start: StartOptions) -> anyhow::Result<()> {
         start,
         waker: waker.clone(),
         watch_links: false,
+        usage: None,
         linkdb: probe,
     };
     let control = polyrail_admin::start(options).context("cannot start the control thread")?;
@@ -143,13 +147,14 @@ pub(crate) struct Cloud {
     pub(crate) refused: u64,
     /// The gateway of each session.
     gateways: BTreeMap<SessionKey, Identity>,
-    lines: Lines,
-    refused_connections: LogLimiter,
-    failed_dials: Failures,
+    pub(crate) reports: Reports,
+    pub(crate) lines: Lines,
+    pub(crate) refused_connections: LogLimiter,
+    pub(crate) failed_dials: Failures,
     /// Refusals because of users' quotas or of bounds of all users.
     pub(crate) refusals: Refusals,
+    pub(crate) full: LogLimiter,
     refused_lines: Lines,
-    full: LogLimiter,
     /// Bounds the number of sockets; beyond it, dials wait.
     descriptors: Descriptors,
 }
@@ -185,6 +190,7 @@ impl Cloud {
             paths: Paths::default(),
             refused: 0,
             gateways: BTreeMap::new(),
+            reports: Reports::default(),
             lines: Lines::default(),
             refused_connections: LogLimiter::default(),
             failed_dials: Failures::default(),
@@ -258,6 +264,12 @@ impl Cloud {
     }
 
     fn on_session_event(&mut self, now: Instant, relay: &mut Relay, event: Event) {
+        if let Event::Message { session, channel: REPORT, payload, .. } = &event {
+            if self.daemon.settings.reports {
+                self.reports.take(now, *session, payload);
+            }
+            return;
+        }
         let linkdb = self.daemon.linkdb.as_mut();
         if linkdb.is_some_and(|linkdb| linkdb.on_session_event(now, relay, &event)) {
             return;
@@ -281,15 +293,7 @@ impl Cloud {
             }
             Event::SessionUp { session, peer, .. } => self.on_session_up(now, session, peer),
             Event::SessionEnded { session, reason } => {
-                let gateway = self.gateways.remove(&session);
-                self.refusals.forget(session);
-                self.datagrams.forget(session);
-                if let Some(suppressed) = self.lines.permit(now, gateway.as_ref()) {
-                    let name = gateway.as_ref().map(Identity::as_str).unwrap_or_default();
-                    tracing::info!(gateway = name, %reason, suppressed, "session ended");
-                }
-                let peer = gateway.map(|gateway| gateway.to_string());
-                self.daemon.session_ended(session, peer, reason);
+                self.on_session_ended(now, session, reason);
                 self.look_at_session(now, relay, session, "");
             }
             Event::PathUp { tunnel, session, path } => {
@@ -322,6 +326,19 @@ impl Cloud {
             }
             _ => {}
         }
+    }
+
+    fn on_session_ended(&mut self, now: Instant, session: SessionKey, reason: String) {
+        let gateway = self.gateways.remove(&session);
+        self.refusals.forget(session);
+        self.datagrams.forget(session);
+        self.reports.forget(session);
+        if let Some(suppressed) = self.lines.permit(now, gateway.as_ref()) {
+            let name = gateway.as_ref().map(Identity::as_str).unwrap_or_default();
+            tracing::info!(gateway = name, %reason, suppressed, "session ended");
+        }
+        let peer = gateway.map(|gateway| gateway.to_string());
+        self.daemon.session_ended(session, peer, reason);
     }
 
     /// Lets dials wait for free descriptors. Returns false if none can begin even after all dials

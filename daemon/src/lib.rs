@@ -10,11 +10,13 @@
 
 mod certificates;
 mod daemon;
+mod lists;
 pub mod refusals;
 pub mod request;
 pub mod start;
 mod supervisor;
 pub mod survey;
+mod udp_drops;
 
 pub use certificates::Certificates;
 pub use daemon::Daemon;
@@ -22,6 +24,7 @@ pub use refusals::{Refusals, Refused};
 pub use request::{Operate, serve};
 pub use supervisor::Supervisor;
 pub use survey::Survey;
+pub use udp_drops::{UdpDrop, UdpDrops};
 
 #[cfg(test)]
 #[path = "../../tunnel/tests/common/fake.rs"]

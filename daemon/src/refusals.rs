@@ -35,6 +35,10 @@ pub enum Refused {
 /// The refusals of all users, by session.
 #[derive(Debug, Default)]
 pub struct Refusals {
+    /// The refusals of all users since the start.
+    totals: RefusedCounts,
+    /// Suppressed log lines since the start.
+    suppressed: u64,
     sessions: BTreeMap<SessionKey, Users>,
 }
 
@@ -75,13 +79,14 @@ impl Refusals {
         permit: impl FnOnce() -> bool,
     ) {
         let record = self.sessions.entry(session).or_default().latest(user);
-        let counts = &mut record.counts;
-        *match refused {
-            Refused::Flow => &mut counts.flows,
-            Refused::Quota => &mut counts.quota,
-            Refused::Overload => &mut counts.overload,
-            Refused::Query => &mut counts.queries,
-        } += 1;
+        for counts in [&mut self.totals, &mut record.counts] {
+            *match refused {
+                Refused::Flow => &mut counts.flows,
+                Refused::Quota => &mut counts.quota,
+                Refused::Overload => &mut counts.overload,
+                Refused::Query => &mut counts.queries,
+            } += 1;
+        }
         record.at = Timestamp::now();
         if record.reason != reason {
             reason.clone_into(&mut record.reason);
@@ -95,7 +100,18 @@ impl Refusals {
             tracing::warn!(gateway, %user, address, reason, suppressed, "{what}");
         } else {
             record.unlogged += 1;
+            self.suppressed += 1;
         }
+    }
+
+    /// The refusals of all users since the start.
+    pub fn totals(&self) -> RefusedCounts {
+        self.totals
+    }
+
+    /// The log lines suppressed since the start, whoever suppressed them.
+    pub fn suppressed(&self) -> u64 {
+        self.suppressed
     }
 
     /// The users with refusals.
@@ -103,6 +119,11 @@ impl Refusals {
         self.sessions.iter().flat_map(|(&session, users)| {
             users.records.iter().map(move |(&user, record)| (session, user, record))
         })
+    }
+
+    /// The refusals of one user.
+    pub fn get(&self, session: SessionKey, user: UserId) -> Option<&Record> {
+        self.sessions.get(&session)?.records.get(&user)
     }
 
     /// Forgets the users of an ended session.
@@ -168,5 +189,9 @@ mod tests {
         assert_eq!(refusals.sessions[&SessionKey(1)].order.len(), USERS_MAX);
         refusals.forget(SessionKey(1));
         assert_eq!(refusals.iter().count(), 1);
+        let RefusedCounts { flows, quota, overload, queries } = refusals.totals();
+        let all = (flows, quota, overload, queries);
+        assert_eq!(all, (3, USERS_MAX as u64 + 1, 1, 1), "totals outlive users and sessions");
+        assert_eq!(refusals.suppressed(), 4);
     }
 }

@@ -1,17 +1,18 @@
 //! The control thread's requests, answered by the data plane.
 
-use std::cmp::Reverse;
 use std::time::{Duration, Instant};
 
+use polyrail_admin::metrics::{MetricsSnapshot, REPORT_MAX, TurnHistogram};
 use polyrail_admin::{
-    AdminCommand, AdminError, DrainState, LinkChange, PathChange, PathState, Snapshot,
-    USERS_LISTED_MAX, UserState,
+    AdminCommand, AdminError, DataUsage, DrainState, FlowState, LinkChange, PathChange, PathState,
+    Snapshot, UserState,
 };
 use polyrail_config::{Config, Tables};
 use polyrail_identity::TlsIdentity;
-use polyrail_relay::Relay;
+use polyrail_model::{SessionKey, UserId};
+use polyrail_relay::{Relay, TURN_BOUNDS};
 
-use crate::{Daemon, Survey};
+use crate::{Daemon, Refusals, Survey, lists};
 
 /// Operators' requests that each daemon handles itself.
 pub trait Operate {
@@ -24,11 +25,23 @@ pub trait Operate {
     /// Adds the counters of this daemon alone to its status.
     fn complete(&self, _snapshot: &mut Snapshot) {}
 
+    /// Adds the counters that each daemon keeps itself to the metrics.
+    fn measure(&self, now: Instant, metrics: &mut MetricsSnapshot);
+
+    /// Sends a report to the cloud (gateway).
+    fn send_report(&mut self, _now: Instant, _relay: &mut Relay, _payload: Vec<u8>) {}
+
     /// The states of all paths.
     fn paths(&mut self, now: Instant, relay: &mut Relay) -> Vec<PathState>;
 
-    /// The states of all users with flows or refusals.
-    fn users(&mut self, relay: &mut Relay) -> Vec<UserState>;
+    /// The refusals of users.
+    fn refusals(&self) -> &Refusals;
+
+    /// Adds to a user's state what this daemon alone knows.
+    fn complete_user(&self, session: SessionKey, user: UserId, state: &mut UserState);
+
+    /// Adds to a flow's state what this daemon alone knows.
+    fn complete_flow(&self, relay: &Relay, state: &mut FlowState);
 
     /// Changes one path, wholly or not at all.
     ///
@@ -68,6 +81,9 @@ pub trait Operate {
         Err(AdminError::refused(reason))
     }
 
+    /// Takes the data that carriers with a cap have used.
+    fn on_usage(&mut self, _now: Instant, _usage: Vec<DataUsage>) {}
+
     /// Handles the state of a network interface.
     fn on_link(&mut self, _now: Instant, _change: LinkChange) {}
 }
@@ -76,15 +92,24 @@ pub trait Operate {
 pub fn serve<O: Operate>(operated: &mut O, now: Instant, relay: &mut Relay) {
     while let Some(command) = operated.daemon().control.try_recv() {
         match command {
-            AdminCommand::Status(reply) => {
-                let settings = &operated.daemon().settings;
-                let survey = Survey::new(now, relay);
-                let mut snapshot = survey.snapshot(settings.chain.names(), settings.memory);
-                operated.complete(&mut snapshot);
-                reply.send(snapshot);
-            }
+            AdminCommand::Status(reply) => reply.send(status(operated, now, relay)),
             AdminCommand::Paths(reply) => reply.send(operated.paths(now, relay)),
-            AdminCommand::Users(reply) => reply.send(heaviest(operated.users(relay))),
+            AdminCommand::Flows { query, reply } => {
+                let complete = |flow: &mut FlowState| operated.complete_flow(relay, flow);
+                reply.send(lists::flows(now, relay, &query, complete));
+            }
+            AdminCommand::Users { query, reply } => {
+                let complete = |session, user, state: &mut UserState| {
+                    operated.complete_user(session, user, state);
+                };
+                reply.send(lists::users(now, relay, operated.refusals(), &query, complete));
+            }
+            AdminCommand::Metrics(reply) => {
+                if reply.is_wanted(now) {
+                    reply.send(metrics(operated, now, relay));
+                }
+            }
+            AdminCommand::Report(payload) => operated.send_report(now, relay, payload),
             AdminCommand::SetPath { name, change, reply } => {
                 if reply.is_wanted(now) {
                     let changed = operated.set_path(now, relay, &name, &change);
@@ -108,16 +133,33 @@ pub fn serve<O: Operate>(operated: &mut O, now: Instant, relay: &mut Relay) {
                 }
             }
             AdminCommand::Links(change) => operated.on_link(now, change),
+            AdminCommand::Usage(usage) => operated.on_usage(now, usage),
         }
     }
 }
 
-/// The users with the most flows, as many as are reported.
-fn heaviest(mut users: Vec<UserState>) -> Vec<UserState> {
-    users.sort_by_key(|user| Reverse((user.flows, user.refused_at)));
-    users.truncate(USERS_LISTED_MAX);
-    users
+fn status<O: Operate>(operated: &mut O, now: Instant, relay: &Relay) -> Snapshot {
+    let settings = &operated.daemon().settings;
+    let survey = Survey::new(now, relay);
+    let mut snapshot = survey.snapshot(settings.chain.names(), settings.memory);
+    operated.complete(&mut snapshot);
+    snapshot
 }
+
+/// The metrics. The cost depends on the paths and sessions, not on flows or users.
+fn metrics<O: Operate>(operated: &mut O, now: Instant, relay: &mut Relay) -> MetricsSnapshot {
+    let (status, paths) = (status(operated, now, relay), operated.paths(now, relay));
+    let times = relay.turn_times();
+    let [bounded @ .., longer] = times.counts;
+    let buckets = TURN_BOUNDS.into_iter().zip(bounded).collect();
+    let turns = TurnHistogram { buckets, longer, sum: times.sum };
+    let mut metrics = MetricsSnapshot { status, paths, turns, ..MetricsSnapshot::default() };
+    operated.measure(now, &mut metrics);
+    metrics
+}
+
+/// The session carries a report as one message.
+const _: () = assert!(REPORT_MAX == polyrail_session::wire::MESSAGE_MAX);
 
 fn find<O: Operate>(
     operated: &mut O,

@@ -6,16 +6,14 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use polyrail_admin::{
-    ConnectionPhase, ConnectionState, LinkState, RefusedCounts, SessionPhase, SessionState,
-    Snapshot, TunnelCounts, UserState,
+    ConnectionPhase, ConnectionState, LinkState, SessionPhase, SessionState, Snapshot, TunnelCounts,
 };
-use polyrail_model::{Bytes, TunnelMode, UserId};
+use polyrail_model::{Bytes, TunnelMode};
 use polyrail_session::{PathStatus, SessionKey, SessionStatus, Status, TunnelKey};
 
 use polyrail_relay::Relay;
 
 use crate::daemon::session_name;
-use crate::refusals::Refusals;
 
 /// All sessions and tunnels as they are now.
 #[derive(Debug)]
@@ -95,6 +93,8 @@ impl<'a> Survey<'a> {
             age_s: since.map_or(0.0, |since| self.age(since)),
             paths: session.paths.len() as u64,
             flows: session.flows as u64,
+            users: session.users as u64,
+            flows_opened: session.flows_opened,
             memory_received_bytes: session.memory_received.0,
             memory_sent_bytes: session.memory_sent.0,
             memory_max_bytes: memory.0,
@@ -106,7 +106,10 @@ impl<'a> Survey<'a> {
             datagrams_sent: session.datagrams.sent,
             datagram_copies_sent: session.datagrams.copies_sent,
             datagrams_received: session.datagrams.received,
+            datagram_copies_received: session.datagrams.copies_received,
             datagrams_dropped: session.datagrams.dropped + session.datagrams.too_long,
+            datagrams_too_long: session.datagrams.too_long,
+            messages_dropped: session.messages_dropped,
         }
     }
 
@@ -157,33 +160,6 @@ impl<'a> Survey<'a> {
     fn age(&self, since: Instant) -> f64 {
         self.now.saturating_duration_since(since).as_secs_f64()
     }
-}
-
-/// The users with open flows or refusals, by session. The daemon adds
-/// addresses or dials.
-pub fn users(relay: &Relay, refusals: &Refusals) -> BTreeMap<(SessionKey, UserId), UserState> {
-    let new = |user: UserId| UserState {
-        user: user.to_string(),
-        gateway: None,
-        address: None,
-        flows: 0,
-        dials: 0,
-        dials_waiting: 0,
-        refused: RefusedCounts::default(),
-        refused_reason: None,
-        refused_at: None,
-    };
-    let mut users = BTreeMap::new();
-    for (session, user, flows) in relay.endpoint_ref().users() {
-        users.insert((session, user), UserState { flows: flows as u64, ..new(user) });
-    }
-    for (session, user, record) in refusals.iter() {
-        let state = users.entry((session, user)).or_insert_with(|| new(user));
-        state.refused = record.counts;
-        state.refused_reason = Some(record.reason.clone());
-        state.refused_at = Some(record.at);
-    }
-    users
 }
 
 fn phase(path: &PathStatus) -> ConnectionPhase {

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use associations::Associations;
 use mio::Registry;
 use mio::event::Event as Readiness;
+use polyrail_daemon::{UdpDrop, UdpDrops};
 use polyrail_model::{BindingId, Destination, SessionKey, UserId};
 use polyrail_relay::{BindingUse, Relay};
 use polyrail_session::UserDatagram;
@@ -40,6 +41,7 @@ pub(crate) struct Datagrams {
     bindings: Bindings,
     replies: Replies,
     too_big: TooBig,
+    drops: UdpDrops,
     sweep_at: Instant,
     buffer: Box<[u8]>,
 }
@@ -91,6 +93,7 @@ impl Datagrams {
             bindings: Bindings::new(user_max),
             replies: Replies::default(),
             too_big: TooBig::new(now),
+            drops: UdpDrops::default(),
             sweep_at: now + SWEEP_EVERY,
             buffer: vec![0; LENGTH_MAX].into_boxed_slice(),
         })
@@ -104,6 +107,22 @@ impl Datagrams {
     /// The cloud of the session carries datagrams, or does not.
     pub(crate) fn set_carried(&mut self, carried: bool) {
         self.carried = carried;
+    }
+
+    /// The passenger's address of a binding.
+    pub(crate) fn passenger_of(&self, session: SessionKey, id: BindingId) -> Option<SocketAddr> {
+        let binding = self.bindings.by_id.get(&id).filter(|_| self.session == Some(session))?;
+        match binding.sender {
+            Sender::Intercepted(address) => Some(address),
+            Sender::Associated(index) => self.associations.client_of(index),
+        }
+    }
+
+    /// The datagrams dropped since the start.
+    pub(crate) fn drops(&self) -> UdpDrops {
+        let mut drops = self.drops;
+        drops.add(UdpDrop::Invalid, self.associations.invalid());
+        drops
     }
 
     /// Descriptors of associations.
@@ -165,11 +184,13 @@ impl Datagrams {
             self.bindings.clear();
             self.session = session;
         }
-        let Self { sockets, associations, bindings, too_big, buffer, carried, .. } = self;
+        let Self { sockets, associations, bindings, too_big, drops, buffer, carried, .. } = self;
         let to = session.filter(|_| *carried);
         let mut send = |sender, user, remote, payload: &[u8], expedited| {
-            let Some(session) = to else { return };
-            let Some(binding) = bindings.of(now, sender, user) else { return };
+            let Some(session) = to else { return drops.count(UdpDrop::NoCloud) };
+            let Some(binding) = bindings.of(now, sender, user) else {
+                return drops.count(UdpDrop::Quota);
+            };
             let (user, payload) = (Some(user), payload.to_vec());
             let datagram = UserDatagram { binding, user, remote, payload, expedited };
             relay.endpoint().send_datagram(now, session, datagram);
@@ -210,7 +231,9 @@ impl Datagrams {
         if Some(session) != self.session {
             return;
         }
-        let Some(binding) = self.bindings.by_id.get_mut(&datagram.binding) else { return };
+        let Some(binding) = self.bindings.by_id.get_mut(&datagram.binding) else {
+            return self.drops.count(UdpDrop::Filtered);
+        };
         let Destination::Address(remote) = &datagram.remote else { return };
         binding.used.on_received();
         let (sender, payload) = (binding.sender, &datagram.payload);
@@ -219,6 +242,7 @@ impl Datagrams {
             Sender::Associated(index) => self.associations.send(index, *remote, payload),
         };
         if let Err(error) = sent {
+            self.drops.count(UdpDrop::Unsent);
             tracing::debug!(?sender, %remote, %error, "datagram not delivered");
         }
     }

@@ -18,14 +18,17 @@ mod system;
 mod tests;
 
 use std::io;
+use std::net::{Ipv6Addr, UdpSocket};
 
 pub use polyrail_config::OnExit;
+use polyrail_config::{GatewayConfig, bridges};
 use polyrail_model::Families;
 use polyrail_session::wire::Offer;
 
 use bindings::Bindings;
 use plan::Hops;
 pub use plan::Plan;
+pub(crate) use plan::direct_carriers;
 pub use ruleset::{Script, removal};
 
 use owned::OwnedTable;
@@ -39,8 +42,8 @@ pub struct Interception {
     /// The families whose connections are intercepted, and those whose datagrams are.
     families: Families,
     datagrams: Families,
-    /// The next hops of the direct carrier, when they were last read.
-    hops: Hops,
+    /// The next hops of `direct:` traffic when they were last read; `None` if it is rejected.
+    hops: Option<Hops>,
     /// `None` if the rules outlive the process.
     owned: Option<OwnedTable>,
     /// `None` if the rules do not look at link addresses.
@@ -57,7 +60,7 @@ pub enum InterceptError {
     #[error("interface {0:?} has a character that cannot stand in a firewall rule")]
     Interface(String),
     /// `direct:` needs a default route.
-    #[error("`direct:`: no default route leads through {0}; bring the carrier up first")]
+    #[error("`direct:`: no carrier for it has a default route ({0}); bring one up")]
     DirectRoute(String),
     /// `direct:` needs forwarding.
     #[error("`direct:`: forwarding is off; set the kernel parameter {0} to 1")]
@@ -78,6 +81,9 @@ pub enum InterceptError {
         /// Its standard error.
         message: String,
     },
+    /// No family is left.
+    #[error("intercept.ipv4 is false, and this machine has no IPv6: {0}")]
+    Families(io::Error),
     /// The thread for changes of the rules could not be started.
     #[error("cannot start a thread: {0}")]
     Worker(io::Error),
@@ -89,12 +95,35 @@ pub enum InterceptError {
     Held,
 }
 
+/// Excludes IPv6 if this machine has none, as with `net.ipv6.conf.all.disable_ipv6 = 1`, because
+/// its sockets and routes would fail. Returns the kernel's reason.
+///
+/// # Errors
+/// The configuration excludes IPv4.
+pub fn exclude_missing_ipv6(
+    config: &mut GatewayConfig,
+) -> Result<Option<io::Error>, InterceptError> {
+    let Some(intercept) = config.own.intercept.as_mut().filter(|intercept| intercept.ipv6) else {
+        return Ok(None);
+    };
+    let is_missing = |error: &io::Error| {
+        matches!(error.raw_os_error(), Some(libc::EADDRNOTAVAIL | libc::EAFNOSUPPORT))
+    };
+    let error = UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).err().filter(is_missing);
+    let Some(error) = error else { return Ok(None) };
+    if !intercept.ipv4 {
+        return Err(InterceptError::Families(error));
+    }
+    intercept.ipv6 = false;
+    Ok(Some(error))
+}
+
 /// The commands and rules that [`apply`] runs on this machine now, as a shell script.
 ///
 /// # Errors
 /// `direct:` has no route, or forwarding is off.
 pub fn print(plan: &Plan) -> Result<String, InterceptError> {
-    Ok(script(plan, plan.families, false)?.to_string())
+    Ok(script(plan)?.to_string())
 }
 
 /// Sets the rules up; they stay until [`remove`], even after this process.
@@ -102,7 +131,7 @@ pub fn print(plan: &Plan) -> Result<String, InterceptError> {
 /// # Errors
 /// A route, program or privilege is missing, or a command failed; the rules are unchanged.
 pub fn apply(plan: &Plan) -> Result<(), InterceptError> {
-    script(plan, plan.families, false)?.run()
+    script(plan)?.run()
 }
 
 /// Removes the rules of [`apply`] or of a dead daemon, if there are any.
@@ -114,23 +143,23 @@ pub fn remove() -> Result<(), InterceptError> {
 }
 
 impl Interception {
-    /// Sets the rules up; replaces those of a dead daemon.
+    /// Sets the rules up; replaces those of a dead daemon. Without a route, `direct:` traffic is
+    /// rejected until [`Self::refresh`] finds one.
     ///
     /// # Errors
-    /// A route, program or privilege is missing, a command failed, or another daemon holds the
-    /// rules.
+    /// A program or privilege is missing, a command failed, or another daemon holds the rules.
     pub fn start(plan: Plan, on_exit: OnExit) -> Result<Self, InterceptError> {
         let families = plan.families;
-        let hops = hops(&plan)?;
+        let hops = hops_if_any(&plan)?;
         let binds = plan.binds_senders();
         let bindings = binds.then(|| Bindings::new(plan.interfaces.clone())).transpose()?;
         let owned = match on_exit {
             OnExit::Closed => {
-                Script::new(&plan, &hops, families, false).run()?;
+                Script::new(&plan, hops.as_ref(), families, false).run()?;
                 None
             }
             OnExit::Open => {
-                let script = Script::new(&plan, &hops, families, true);
+                let script = Script::new(&plan, hops.as_ref(), families, true);
                 script.run_routing()?;
                 Some(OwnedTable::start(&script.ruleset).inspect_err(|_| clear_routing())?)
             }
@@ -185,14 +214,47 @@ impl Interception {
         })
     }
 
-    /// Reads the carrier's routes again and rebuilds ours: for `direct:`, after the carrier's
-    /// interface came back without its routes, or has another router.
+    /// Changes the interfaces for `direct:` traffic, best first, from the next
+    /// [`Self::refresh`] on. Without `direct:` it does nothing.
+    pub fn set_direct(&mut self, interfaces: Vec<String>) {
+        if let Some(direct) = &mut self.plan.direct {
+            *direct = interfaces;
+        }
+    }
+
+    /// Whether `direct:` traffic leaves through the best interface.
+    pub fn uses_best(&self) -> bool {
+        let best = self.plan.direct.as_ref().and_then(|direct| direct.first());
+        self.hops.as_ref().map(|hops| &hops.interface) == best
+    }
+
+    /// Reads the carriers' routes again and rebuilds ours: for `direct:`, after an interface lost
+    /// its routes or got others.
     ///
     /// # Errors
-    /// The carrier has no route, or a command failed.
+    /// No carrier has a route, and so `direct:` traffic is rejected; or a command failed.
     pub fn refresh(&mut self) -> Result<(), InterceptError> {
-        self.hops = hops(&self.plan)?;
-        Script::new(&self.plan, &self.hops, self.families, self.owned.is_some()).run_routing()
+        let hops = hops_if_any(&self.plan)?;
+        let is_owned = self.owned.is_some();
+        Script::new(&self.plan, hops.as_ref(), self.families, is_owned).run_routing()?;
+        if hops != self.hops
+            && let Some(Hops { interface, .. }) = &hops
+        {
+            tracing::info!(interface, "traffic of `direct:` has a route");
+        }
+        self.hops = hops;
+        match &self.plan.direct {
+            Some(direct) if self.hops.is_none() => {
+                Err(InterceptError::DirectRoute(direct.join(" or ")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The intercepted bridges that lose connections, with the remedies.
+    pub fn losing_bridges(&self) -> Vec<String> {
+        let losing = bridges::losing_of(self.plan.interfaces.iter().map(String::as_str));
+        losing.iter().map(|losing| format!("{losing}: {}", losing.remedy())).collect()
     }
 
     /// Rebuilds the rules if the program that holds them died; returns true if it did. Call it
@@ -206,7 +268,7 @@ impl Interception {
             return Ok(false);
         }
         // With the last known next hops, because the carrier may be down.
-        let script = Script::new(&self.plan, &self.hops, self.families, true);
+        let script = Script::new(&self.plan, self.hops.as_ref(), self.families, true);
         *owned = OwnedTable::start(&script.ruleset)?;
         self.datagrams = self.families;
         self.bindings.iter_mut().for_each(Bindings::forget);
@@ -223,12 +285,22 @@ impl Drop for Interception {
     }
 }
 
-fn script(plan: &Plan, families: Families, owned: bool) -> Result<Script, InterceptError> {
-    Ok(Script::new(plan, &hops(plan)?, families, owned))
+/// The commands of a plan that no process owns.
+fn script(plan: &Plan) -> Result<Script, InterceptError> {
+    Ok(Script::new(plan, hops(plan)?.as_ref(), plan.families, false))
 }
 
-fn hops(plan: &Plan) -> Result<Hops, InterceptError> {
-    plan.direct.as_deref().map_or_else(|| Ok(Hops::default()), system::hops)
+/// The next hops of `direct:` traffic; `None` without `direct:`.
+fn hops(plan: &Plan) -> Result<Option<Hops>, InterceptError> {
+    plan.direct.as_ref().map(|direct| system::hops(direct, plan.families)).transpose()
+}
+
+/// As [`hops`]; `None` also if no carrier has a route.
+fn hops_if_any(plan: &Plan) -> Result<Option<Hops>, InterceptError> {
+    match hops(plan) {
+        Err(InterceptError::DirectRoute(_)) => Ok(None),
+        hops => hops,
+    }
 }
 
 fn clear_routing() {

@@ -4,6 +4,7 @@
 
 pub mod carriers;
 mod clouds;
+pub mod command_line;
 mod datagrams;
 pub mod diversion;
 pub mod dns;

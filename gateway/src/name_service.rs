@@ -141,6 +141,11 @@ impl NameService {
         self.open_at = Some(now + REOPEN_AFTER);
     }
 
+    /// The log lines suppressed since the start.
+    pub(crate) fn suppressed(&self) -> u64 {
+        self.notices.suppressed()
+    }
+
     fn open_flow(&mut self, now: Instant, endpoint: &mut Endpoint) {
         if self.flow.is_some()
             || !self.forwarder.wants_stream()

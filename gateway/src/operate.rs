@@ -5,16 +5,19 @@
 
 use std::time::Instant;
 
+use polyrail_admin::metrics::{MetricsSnapshot, REPORT};
 use polyrail_admin::{
-    AdminError, AdminEvent, ErrorCode, LinkChange, PathChange, PathState, RestartWish, Snapshot,
-    UserState,
+    AdminError, AdminEvent, DataUsage, ErrorCode, FlowState, LinkChange, PathChange, PathState,
+    RestartWish, Snapshot, UserState,
 };
 use polyrail_config::{CarrierConfig, GatewayConfig, GatewayTables};
-use polyrail_daemon::{Daemon, Operate, start, survey};
+use polyrail_daemon::{Daemon, Operate, Refusals, start};
 use polyrail_identity::TlsIdentity;
+use polyrail_model::{Delivery, SessionKey, UserId};
 use polyrail_relay::Relay;
 use polyrail_relay::congestion::{kernel_has, quic_has};
 
+use crate::intercept::direct_carriers;
 use crate::shell::{Gateway, reply_policy};
 use crate::telemetry;
 
@@ -29,17 +32,38 @@ impl Operate for Gateway {
         snapshot.clouds = self.clouds.states();
     }
 
+    fn measure(&self, _now: Instant, metrics: &mut MetricsSnapshot) {
+        metrics.refused = self.refusals.totals();
+        let names = self.names.as_ref().map_or(0, |names| names.suppressed());
+        metrics.lines_suppressed = self.refusals.suppressed() + self.full.suppressed() + names;
+        metrics.udp_dropped =
+            self.datagrams.as_ref().map(|datagrams| datagrams.drops().counts()).unwrap_or_default();
+        metrics.wants_report = self.clouds.takes_reports();
+    }
+
+    fn send_report(&mut self, now: Instant, relay: &mut Relay, payload: Vec<u8>) {
+        let session = relay.endpoint_ref().current().filter(|_| self.clouds.takes_reports());
+        if let Some(session) = session {
+            relay.endpoint().send_message(now, session, REPORT, Delivery::Latest, payload);
+        }
+    }
+
     fn paths(&mut self, now: Instant, relay: &mut Relay) -> Vec<PathState> {
         relay.update_traffic(now);
         self.clouds.paths(now, relay)
     }
 
-    fn users(&mut self, relay: &mut Relay) -> Vec<UserState> {
-        let mut users = survey::users(relay, &self.refusals);
-        for ((_, user), state) in &mut users {
-            state.address = self.users.address_of(*user);
-        }
-        users.into_values().collect()
+    fn refusals(&self) -> &Refusals {
+        &self.refusals
+    }
+
+    fn complete_user(&self, _session: SessionKey, user: UserId, state: &mut UserState) {
+        state.address = self.users.address_of(user);
+        state.group = self.users.group_of(user).map(str::to_owned);
+    }
+
+    fn complete_flow(&self, relay: &Relay, state: &mut FlowState) {
+        state.source = self.passenger_of(relay, state.id);
     }
 
     fn set_path(
@@ -50,11 +74,13 @@ impl Operate for Gateway {
         change: &PathChange,
     ) -> Result<(), AdminError> {
         self.clouds.set_path(now, name, change)?;
+        self.direct_at = now;
         let text = describe(change);
         tracing::info!(carrier = name, change = text, "carrier changed by an operator");
         self.daemon.publish(AdminEvent::PathChanged { path: name.to_owned(), change: text });
         // The answer shows the immediate consequences.
         self.run_clouds(now, relay);
+        self.daemon.control.meter(self.clouds.metered());
         Ok(())
     }
 
@@ -66,7 +92,6 @@ impl Operate for Gateway {
         identity: Option<TlsIdentity>,
     ) -> Result<Vec<String>, AdminError> {
         let old = self.daemon.config.clone();
-        check_direct(&old, &config)?;
         if let Some(identity) = identity {
             let outcome = self.clouds.set_identity(&self.daemon.identity, &identity);
             outcome.map_err(|error| {
@@ -91,13 +116,27 @@ impl Operate for Gateway {
             telemetry.set(telemetry::settings(&config));
         }
         self.clouds.reload(now, relay, &config);
+        if old.groups != config.groups {
+            self.users.set_groups(&config.groups);
+        }
+        self.daemon.control.meter(self.clouds.metered());
         let warnings = congestion_warnings(&old, &config);
         self.daemon.config = config;
+        self.direct_at = now;
         self.daemon.check_certificates(now, relay);
         Ok(warnings)
     }
 
+    fn on_usage(&mut self, now: Instant, usage: Vec<DataUsage>) {
+        self.clouds.on_usage(now, &usage);
+    }
+
     fn on_link(&mut self, now: Instant, change: LinkChange) {
+        let mut direct = direct_carriers(&self.daemon.config);
+        let is_direct = direct.any(|(_, interface)| interface == change.interface);
+        if let Some(diversion) = self.diversion.as_ref().filter(|_| is_direct) {
+            diversion.routes_changed();
+        }
         self.clouds.on_link(now, &change);
     }
 }
@@ -126,33 +165,16 @@ fn congestion_warnings(old: &GatewayConfig, new: &GatewayConfig) -> Vec<String> 
     warnings
 }
 
-/// Refuses another interface of the direct carrier, because the interception rules name it.
-fn check_direct(old: &GatewayConfig, new: &GatewayConfig) -> Result<(), AdminError> {
-    let direct = new.intercept.as_ref().and_then(|intercept| intercept.direct());
-    let Some((by, direct)) = direct else { return Ok(()) };
-    let interface = |config: &GatewayConfig| {
-        let carrier = config.carriers.iter().find(|carrier| carrier.name == *direct);
-        carrier.and_then(|carrier| carrier.interface.clone())
-    };
-    if interface(old) == interface(new) {
-        return Ok(());
-    }
-    let key = format!("carrier.{direct}.interface");
-    let message = format!(
-        "nothing was changed: {key} needs a restart of the daemon, because {by} sends traffic \
-         through this carrier"
-    );
-    let mut refusal = AdminError::new(ErrorCode::RestartNeeded, message).about_key(key.clone());
-    refusal.0.keys = vec![key];
-    Err(refusal)
-}
-
 /// A change in words.
 fn describe(change: &PathChange) -> String {
-    let PathChange { enabled, mode, restart } = change;
+    let PathChange { enabled, mode, role, cap, rate_limit, restart } = change;
     let parts = [
         enabled.map(|enabled| if enabled { "enabled" } else { "disabled" }.to_owned()),
         mode.map(|mode| format!("mode {mode}")),
+        role.map(|role| format!("role {}", role.as_str())),
+        cap.map(|cap| cap.map_or("no cap".to_owned(), |cap| format!("cap {cap}"))),
+        rate_limit
+            .map(|limit| limit.map_or("no rate limit".to_owned(), |it| format!("rate limit {it}"))),
         restart.map(|wish| match wish {
             RestartWish::Wanted => "restarted".to_owned(),
             RestartWish::Cell => "restarted because its modem changed the cell".to_owned(),
@@ -164,16 +186,25 @@ fn describe(change: &PathChange) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use polyrail_config::Mode;
+    use polyrail_config::{Cap, CapAction, CarrierRole, Mode};
 
     #[test]
     fn change_is_described_in_words() {
         let change = PathChange {
             enabled: Some(false),
             mode: Some(Mode::Tls),
+            role: Some(CarrierRole::Backup),
+            cap: Some(Some(Cap {
+                bytes: "50 GB".parse().unwrap(),
+                reset_day: 1,
+                at: CapAction::Stop,
+            })),
+            rate_limit: Some(None),
             restart: Some(RestartWish::Wanted),
         };
-        assert_eq!(describe(&change), "disabled; mode tls; restarted");
+        let words = "disabled; mode tls; role backup; cap 50 GB from day 1, then stop; \
+                     no rate limit; restarted";
+        assert_eq!(describe(&change), words);
         let change = PathChange { restart: Some(RestartWish::Cell), ..PathChange::default() };
         assert_eq!(describe(&change), "restarted because its modem changed the cell");
     }

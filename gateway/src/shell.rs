@@ -6,7 +6,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use mio::event::Event as Readiness;
@@ -20,7 +20,9 @@ use polyrail_daemon::start::{
 };
 use polyrail_daemon::{Certificates, Daemon, Refusals, Refused, Supervisor};
 use polyrail_identity::TlsIdentity;
-use polyrail_model::{Destination, Identity, InstanceId, NodeRole};
+use polyrail_model::{
+    BindingId, Destination, FlowId, FlowKind, FlowName, Identity, InstanceId, NodeRole,
+};
 use polyrail_relay::{
     AcceptGate, LogLimiter, PENDING_RESETS_MAX, Relay, RelayEvent, Shell, Shutdown,
 };
@@ -32,6 +34,7 @@ use crate::clouds::Clouds;
 use crate::datagrams::Datagrams;
 use crate::diversion::Diversion;
 use crate::dns::is_dns;
+use crate::intercept;
 use crate::name_service::NameService;
 use crate::socks_clients::{CLIENTS_MAX, SocksClients};
 use crate::socks5::ReplyCode;
@@ -83,8 +86,14 @@ pub fn run(config: GatewayConfig, start: StartOptions) -> anyhow::Result<()> {
         let states = telemetry.states();
         linkdb_probe(linkdb, move || telemetry::states(&states))
     });
-    let options =
-        AdminOptions { config: config.clone(), start, waker, watch_links: true, linkdb: probe };
+    let options = AdminOptions {
+        usage: Some(config.usage.path.clone()),
+        config: config.clone(),
+        start,
+        waker,
+        watch_links: true,
+        linkdb: probe,
+    };
     let control = polyrail_admin::start(options).context("cannot start the control thread")?;
     let daemon = Daemon {
         config,
@@ -117,15 +126,17 @@ pub(crate) struct Gateway {
     socks: Vec<(TcpListener, AcceptGate)>,
     pub(crate) clients: SocksClients,
     pub(crate) names: Option<NameService>,
-    datagrams: Option<Datagrams>,
+    pub(crate) datagrams: Option<Datagrams>,
     pub(crate) users: Users,
-    diversion: Option<Diversion>,
+    pub(crate) diversion: Option<Diversion>,
+    /// When to look again at the carriers that `direct:` traffic may use.
+    pub(crate) direct_at: Instant,
     /// Refusals of users of the current session.
     pub(crate) refusals: Refusals,
     refused_lines: LogLimiter,
     /// The maximum number of users' sockets; further connections wait in the kernel's queue.
     sockets_max: usize,
-    full: LogLimiter,
+    pub(crate) full: LogLimiter,
 }
 
 impl Gateway {
@@ -137,7 +148,7 @@ impl Gateway {
         registry: &Registry,
         sockets_max: usize,
     ) -> anyhow::Result<Self> {
-        let config = &daemon.config;
+        let config = &intercepted(&daemon.config)?;
         let transparent = gated(registry, TRANSPARENT, listen_transparently(config)?)?;
         let socks = gated(registry, SOCKS, listen_for_socks(config)?)?;
         let names = name_service(config, registry)?;
@@ -145,11 +156,13 @@ impl Gateway {
         let datagrams = passengers_datagrams(now, config, registry, bounds)?;
         let policy = reply_policy(config);
         let inside = config.intercept.iter().flat_map(|intercept| &intercept.interfaces);
-        let users = Users::new(config.users.key, inside.map(ToString::to_string).collect())
+        daemon.control.meter(clouds.metered());
+        let mut users = Users::new(config.users.key, inside.map(ToString::to_string).collect())
             .context("cannot ask the kernel for users' link addresses (users.key)")?;
+        users.set_groups(&config.groups);
         // Last, because passengers' traffic arrives from now on.
         let diversion = match &config.intercept {
-            Some(_) => Some(Diversion::start(now, config)?),
+            Some(_) => Some(Diversion::start(config)?),
             None => None,
         };
         Ok(Self {
@@ -163,6 +176,7 @@ impl Gateway {
             users,
             daemon,
             diversion,
+            direct_at: now,
             refusals: Refusals::default(),
             refused_lines: LogLimiter::default(),
             sockets_max,
@@ -262,6 +276,20 @@ impl Gateway {
         self.refusals.add(now, who, refused, reason, (None, Some(address)), permit);
     }
 
+    /// The passenger's address of a flow or binding.
+    pub(crate) fn passenger_of(&self, relay: &Relay, name: FlowName) -> Option<SocketAddr> {
+        let FlowName { session, kind, number } = name;
+        let address = match kind {
+            FlowKind::Tcp => {
+                let flow = FlowKey { session, flow: FlowId(number) };
+                let leg = relay.leg_addresses(flow).map(|(_, remote)| remote);
+                leg.or_else(|| self.clients.peer_of(flow))
+            }
+            FlowKind::Udp => self.datagrams.as_ref()?.passenger_of(session, BindingId(number)),
+        };
+        address.map(|address| SocketAddr::new(address.ip().to_canonical(), address.port()))
+    }
+
     fn on_session_event(&mut self, now: Instant, relay: &mut Relay, event: Event) {
         let linkdb = self.daemon.linkdb.as_mut();
         if linkdb.is_some_and(|linkdb| linkdb.on_session_event(now, relay, &event)) {
@@ -269,7 +297,7 @@ impl Gateway {
         }
         match event {
             Event::SessionUp { session, peer, offer } => {
-                let Offer { families, datagrams } = offer;
+                let Offer { families, datagrams, .. } = offer;
                 let (ipv4, ipv6) = (families.v4, families.v6);
                 tracing::info!(cloud = %peer, ipv4, ipv6, datagrams, "session up");
                 self.clouds.on_session_up(session, &peer, offer);
@@ -293,7 +321,7 @@ impl Gateway {
             Event::PathUp { tunnel, path, .. } => {
                 let was_down = self.clouds.on_path(now, tunnel, path.0);
                 if let Some(diversion) = self.diversion.as_ref().filter(|_| was_down) {
-                    diversion.carrier_up();
+                    diversion.routes_changed();
                 }
             }
             Event::Dialed { flow } | Event::Readable { flow } | Event::Writable { flow } => {
@@ -355,6 +383,20 @@ impl Gateway {
         if let Some(diversion) = &self.diversion {
             diversion.set_offer(offer);
         }
+    }
+
+    /// Reports the carriers that `direct:` traffic may use now.
+    fn direct_traffic(&mut self, now: Instant) {
+        let is_due = |diversion: &&mut Diversion| diversion.has_direct() && self.direct_at <= now;
+        let Some(diversion) = self.diversion.as_mut().filter(is_due) else { return };
+        self.direct_at = now + DIRECT_EVERY;
+        let carriers = intercept::direct_carriers(&self.daemon.config);
+        let enabled = carriers.filter_map(|(name, interface)| {
+            Some((!self.clouds.serves(now, name.as_str())?, interface))
+        });
+        let mut order: Vec<(bool, String)> = enabled.collect();
+        order.sort_by_key(|(is_down, _)| *is_down);
+        diversion.set_direct(order.into_iter().map(|(_, interface)| interface).collect());
     }
 
     fn on_linkdb(&mut self, now: Instant, relay: &mut Relay) {
@@ -495,6 +537,10 @@ impl Shell for Gateway {
             let users = &mut self.users;
             datagrams.on_turn(now, relay, |source: IpAddr| users.user(now, source));
         }
+        for (user, weight) in self.users.take_weights() {
+            relay.endpoint().set_weight(user, weight);
+        }
+        self.direct_traffic(now);
         for event in self.clouds.take_events() {
             self.daemon.publish(event);
         }
@@ -516,6 +562,7 @@ impl Shell for Gateway {
             self.names.as_ref().and_then(|names| names.next_timeout(now)),
             self.datagrams.as_ref().and_then(|datagrams| datagrams.next_timeout(now)),
             carriers.flatten(),
+            self.diversion.as_ref().filter(|it| it.has_direct()).map(|_| self.direct_at),
             self.daemon.next_timeout(),
         ];
         gates.chain(others.into_iter().flatten()).min()
@@ -555,6 +602,15 @@ pub(crate) fn refused_reset(reason: ResetReason) -> Refused {
 /// When SOCKS5 requests are answered.
 pub(crate) fn reply_policy(config: &GatewayConfig) -> SocksReply {
     config.socks5.as_ref().map(|socks5| socks5.reply).unwrap_or_default()
+}
+
+/// The configuration without the interception of a family that this machine lacks.
+fn intercepted(config: &GatewayConfig) -> anyhow::Result<GatewayConfig> {
+    let mut config = config.clone();
+    if let Some(error) = intercept::exclude_missing_ipv6(&mut config)? {
+        tracing::warn!(%error, "this machine has no IPv6: intercepting IPv4 only, until a restart");
+    }
+    Ok(config)
 }
 
 fn listen_transparently(config: &GatewayConfig) -> anyhow::Result<Vec<TcpListener>> {
@@ -635,5 +691,7 @@ const NAMES: usize = 64;
 const DATAGRAMS: usize = 96;
 const SOCKS_CLIENTS: usize = 1024;
 const ASSOCIATIONS: usize = 1 << 24;
+/// How often the carriers that `direct:` traffic may use are examined.
+const DIRECT_EVERY: Duration = Duration::from_secs(1);
 /// Connections accepted from one listener per turn.
 const ACCEPTS_PER_TURN: usize = 64;

@@ -6,6 +6,7 @@
 //! known to have are one user, so that forged ones share one quota. The number is a hash with a key
 //! of this process: it shows only equality, and only until the process ends.
 
+mod groups;
 mod origin;
 
 #[cfg(test)]
@@ -16,11 +17,13 @@ use std::io;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use polyrail_config::UserKey;
-use polyrail_model::UserId;
+use polyrail_config::{GroupConfig, UserKey};
+use polyrail_model::codec::NUMBER_MAX;
+use polyrail_model::{UserId, Weight};
 use ring::hmac;
 use ring::rand::SystemRandom;
 
+use groups::Groups;
 pub use origin::{KernelNeighbours, Neighbours, Origin};
 
 /// Identifies users, without blocking.
@@ -34,6 +37,9 @@ pub struct Users<N = KernelNeighbours> {
     /// The latest address of each user, for operators; at most [`CACHE_MAX`] users, then all are
     /// forgotten.
     addresses: HashMap<UserId, IpAddr>,
+    groups: Groups,
+    /// Users whose weight may have changed.
+    news: Vec<UserId>,
 }
 
 /// The maximum number of cached addresses. When it is reached, expired entries are evicted; if
@@ -63,7 +69,9 @@ impl<N: Neighbours> Users<N> {
     pub fn with_neighbours(kind: UserKey, neighbours: N) -> io::Result<Self> {
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new())
             .map_err(|_| io::Error::other("no system randomness"))?;
-        Ok(Self { kind, key, neighbours, cache: HashMap::new(), addresses: HashMap::new() })
+        let (cache, addresses) = (HashMap::new(), HashMap::new());
+        let (groups, news) = (Groups::default(), Vec::new());
+        Ok(Self { kind, key, neighbours, cache, addresses, groups, news })
     }
 
     /// The user of a source address.
@@ -73,8 +81,30 @@ impl<N: Neighbours> Users<N> {
         if self.addresses.len() >= CACHE_MAX && !self.addresses.contains_key(&user) {
             self.addresses.clear();
         }
-        self.addresses.insert(user, source);
+        let before = self.addresses.insert(user, source);
+        if before != Some(source) && !self.groups.is_empty() {
+            self.news.push(user);
+        }
         user
+    }
+
+    /// Sets the groups of users.
+    pub fn set_groups(&mut self, groups: &[GroupConfig]) {
+        self.groups = Groups::new(groups, |link| self.name(LINK, link));
+        self.news = self.addresses.keys().copied().collect();
+    }
+
+    /// The users whose weight may have changed, with their weights; at most one each per address
+    /// seen since the last call.
+    pub fn take_weights(&mut self) -> Vec<(UserId, Weight)> {
+        let news = std::mem::take(&mut self.news);
+        let weight = |user: UserId| (user, self.groups.weight(user, self.address_of(user)));
+        news.into_iter().map(weight).collect()
+    }
+
+    /// The name of a user's group, if it has one.
+    pub fn group_of(&self, user: UserId) -> Option<&str> {
+        self.groups.name(user, self.address_of(user))
     }
 
     /// The latest address of a user, if it is known.
@@ -124,7 +154,8 @@ impl<N: Neighbours> Users<N> {
         context.update(bytes);
         let tag = context.sign();
         let number = tag.as_ref().iter().take(8).fold(0, |n, byte| (n << 8) | u64::from(*byte));
-        UserId(number)
+        // A larger number would be cut on its way to the cloud.
+        UserId(number & NUMBER_MAX)
     }
 }
 

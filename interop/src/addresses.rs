@@ -118,6 +118,11 @@ pub fn carrier_gateway(index: u8) -> Pair {
     carrier_host(index, GATEWAY_HOST)
 }
 
+/// The address that each USB modem gives the gateway, and its own.
+pub const MODEM_HOST: Ipv4Addr = Ipv4Addr::new(192, 168, 8, 100);
+/// The address of each USB modem on the gateway's side.
+pub const MODEM_ROUTER: Ipv4Addr = Ipv4Addr::new(192, 168, 8, 1);
+
 /// The addresses of a host number on carrier `index`.
 pub fn carrier_host(index: u8, host: u8) -> Pair {
     pair([10, 80, index, host], [0xfd80, index as u16, 0, host as u16])

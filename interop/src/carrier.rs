@@ -49,6 +49,8 @@ pub struct CarrierPlan {
 pub enum Medium {
     /// A bare wire without limit or delay.
     Wire,
+    /// A bare wire behind a USB modem that is a router ([`Lab::wire_modem`]).
+    Modem,
     /// An emulated link.
     Link(Link),
     /// Emulated links that change, from the gateway to the cloud and back.
@@ -69,6 +71,7 @@ pub struct Emulator {
 pub struct Carrier {
     name: String,
     index: u8,
+    modem: Option<Namespace>,
 }
 
 impl Link {
@@ -102,7 +105,7 @@ impl Medium {
     /// Both directions of an emulated medium.
     fn directions(&self) -> Result<Option<[LinkSpec; 2]>> {
         Ok(match self {
-            Medium::Wire => None,
+            Medium::Wire | Medium::Modem => None,
             Medium::Link(link) => Some([link.direction()?, link.direction()?]),
             Medium::Course(links) => Some(*links.clone()),
         })
@@ -116,7 +119,8 @@ pub fn start(
     programs: &Programs,
     plans: &[CarrierPlan],
 ) -> Result<(Vec<Carrier>, Option<Emulator>)> {
-    let emulated = plans.iter().any(|plan| plan.medium != Medium::Wire);
+    let is_wire = |plan: &CarrierPlan| matches!(plan.medium, Medium::Wire | Medium::Modem);
+    let emulated = !plans.iter().all(is_wire);
     let ends = [&lab.gateway, &lab.cloud];
     let emulator = if emulated {
         Some(Emulator::start(programs, lab.folder(), ends, &scenario(plans)?)?)
@@ -126,12 +130,13 @@ pub fn start(
     let mut carriers = Vec::new();
     for (index, plan) in plans.iter().enumerate() {
         let index = u8::try_from(index).context("too many carriers")?;
-        if plan.medium == Medium::Wire {
-            lab.wire_carrier(index)?;
-        } else {
-            lab.route_carrier(index)?;
+        let mut modem = None;
+        match plan.medium {
+            Medium::Wire => lab.wire_carrier(index)?,
+            Medium::Modem => modem = Some(lab.wire_modem(index)?),
+            Medium::Link(_) | Medium::Course(_) => lab.route_carrier(index)?,
         }
-        carriers.push(Carrier { name: plan.name.clone(), index });
+        carriers.push(Carrier { name: plan.name.clone(), index, modem });
     }
     Ok((carriers, emulator))
 }
@@ -145,6 +150,11 @@ impl Carrier {
     /// The gateway's interface.
     pub fn interface(&self) -> String {
         format!("wan{}", self.index)
+    }
+
+    /// The USB modem, if the carrier has one.
+    pub fn modem(&self) -> Option<&Namespace> {
+        self.modem.as_ref()
     }
 
     /// Starts a blackout: queued and arriving packets are dropped silently.

@@ -21,6 +21,9 @@ use crate::services;
 const MAGIC: &[u8; 4] = b"PRX1";
 const HEADER: usize = 29;
 const CHUNK: usize = 16 * 1024;
+/// The words of errors about bytes that nobody sent.
+const WRONG: &str = "wrong bytes";
+const MORE: &str = "more than";
 const UP: u64 = 0x7570;
 const DOWN: u64 = 0x646f_776e;
 
@@ -250,6 +253,11 @@ impl Verdicts {
     }
 }
 
+/// Whether these words of an error say that a byte was wrong, not only missing.
+pub fn is_wrong(words: &str) -> bool {
+    [WRONG, MORE].iter().any(|wrong| words.contains(wrong))
+}
+
 /// Makes the connection end with RST when its last descriptor is closed.
 pub fn reset(stream: &TcpStream) -> Result<()> {
     SockRef::from(stream).set_linger(Some(Duration::ZERO)).context("linger of zero")
@@ -284,7 +292,7 @@ fn expect(mut stream: &TcpStream, bytes: &mut Pcg64, size: u64) -> Result<()> {
         let length = usize::try_from(left).map_or(CHUNK, |left| left.min(CHUNK));
         bytes.fill_bytes(&mut expected);
         stream.read_exact(&mut got[..length]).context("reading what was sent")?;
-        ensure!(got[..length] == expected[..length], "wrong bytes near {}", size - left);
+        ensure!(got[..length] == expected[..length], "{WRONG} near {}", size - left);
         left -= length as u64;
     }
     Ok(())
@@ -307,10 +315,10 @@ fn drain(mut stream: &TcpStream, bytes: &mut Pcg64, size: u64) -> Result<(u64, E
                 bytes.fill_bytes(&mut expected);
                 at = 0;
             }
-            ensure!(*byte == expected[at], "a wrong byte at offset {received}");
+            ensure!(*byte == expected[at], "{WRONG} at offset {received}");
             at += 1;
             received += 1;
-            ensure!(received <= size, "more than {size} bytes");
+            ensure!(received <= size, "{MORE} {size} bytes");
         }
     }
 }

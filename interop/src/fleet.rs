@@ -63,8 +63,8 @@ impl Fleet {
         let keys = Keys::create(&programs, &lab.folder().join("pki"))?;
         let mut fleet =
             Fleet { gateways: Vec::new(), clouds: Vec::new(), carriers, emulator, lab, programs };
-        for cloud in 0..CLOUDS.len() {
-            keys.issue_cloud(CLOUDS[cloud])?;
+        for (cloud, name) in CLOUDS.into_iter().enumerate() {
+            keys.issue_cloud(name)?;
             fleet.configure_cloud(&keys, cloud)?;
             fleet.clouds.push(fleet.spawn(Side::Cloud, cloud)?);
         }

@@ -9,7 +9,8 @@ use anyhow::{Context, Result};
 use polyrail_emulator::namespace::{Namespace, connect_veth};
 
 use crate::addresses::{
-    self, CLOUD, CLOUD_INSIDE, FORBIDDEN, GATEWAY, PASSENGER, Pair, RESOLVER, SERVER, SERVER_DIRECT,
+    self, CLOUD, CLOUD_INSIDE, FORBIDDEN, GATEWAY, MODEM_HOST, MODEM_ROUTER, PASSENGER, Pair,
+    RESOLVER, SERVER, SERVER_DIRECT,
 };
 use crate::scratch;
 
@@ -66,6 +67,40 @@ impl Lab {
             (&self.cloud, &format!("car{index}")),
         )?;
         self.route_carrier(index)
+    }
+
+    /// A USB modem that is a router, as many are: the gateway has the same address and router on
+    /// each such carrier, and the modem translates. IPv4 only. The gateway's routes are those of
+    /// the packaged example.
+    pub fn wire_modem(&self, index: u8) -> Result<Namespace> {
+        let modem = quiet_namespace()?;
+        let (wan, car) = (format!("wan{index}"), format!("car{index}"));
+        connect_veth((&self.gateway, &wan), (&modem, "usb0"))?;
+        connect_veth((&modem, "wan0"), (&self.cloud, &car))?;
+        let (near, far) =
+            (addresses::carrier_gateway(index).v4, addresses::carrier_cloud(index).v4);
+        let (host, router) = (MODEM_HOST, MODEM_ROUTER);
+        let up = |device: &str, address: std::net::Ipv4Addr| {
+            format!("addr add {address}/24 dev {device}\nlink set {device} up")
+        };
+        ip_each(&self.cloud, &up(&car, far))?;
+        ip_each(&modem, &up("usb0", router))?;
+        ip_each(&modem, &format!("{}\nroute add default via {far}", up("wan0", near)))?;
+        modem.sysctl("net.ipv4.ip_forward", "1")?;
+        let translate = "add table ip modem; \
+            add chain ip modem out { type nat hook postrouting priority 100 ; } ; \
+            add rule ip modem out oifname wan0 masquerade";
+        modem.tool("nft", translate)?;
+        ip_each(&self.gateway, &up(&wan, host))?;
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/examples/routes");
+        let script = folder.join("polyrail-routes.sh");
+        // Twice, because a DHCP client runs it for each lease.
+        for _ in 0..2 {
+            let table = 1001 + u32::from(index);
+            let arguments = format!("{} {wan} {table} {router}", script.display());
+            self.gateway.tool("sh", &arguments)?;
+        }
+        Ok(modem)
     }
 
     /// Addresses and routes of carrier `index`, whose interfaces `wanN` and `carN` exist.

@@ -10,7 +10,8 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 use polyrail_interop::bench::Suite;
 use polyrail_interop::{
-    attack, bench, bench_linkdb, bench_operate, bench_tunnel, bench_udp, demo, matrix, rail, trials,
+    attack, bench, bench_linkdb, bench_operate, bench_tunnel, bench_udp, demo, matrix, rail, soak,
+    trials,
 };
 
 /// Polyrail's programs over emulated carriers; needs root, or user namespaces.
@@ -45,8 +46,10 @@ enum Command {
     Attack(Selection),
     /// Play the same trips with Polyrail and with its rivals, in real time
     Rail(rail::Options),
-    /// Run all benchmarks but the rail briefly, to check that each still measures
+    /// Run the soak and all benchmarks but the rail briefly, to check that each still measures
     Smoke,
+    /// Load, faults, reloads and kills together for a long time
+    Soak(Selection),
     /// Play the simulator's trials with the kernel's TCP and with the daemons
     Trials(trials::Options),
     /// Accept and hold connections: `ADDRESS=COUNT`
@@ -95,9 +98,8 @@ fn run(command: Command) -> Result<()> {
         Command::BenchOperate(selection) => measure(&bench_operate::SUITE, selection),
         Command::Attack(selection) => measure(&attack::SUITE, selection),
         Command::Rail(options) => rail::run(&options),
-        Command::Smoke => {
-            SUITES.iter().map(|suite| suite.measure(true, None)).fold(Ok(()), Result::and)
-        }
+        Command::Smoke => bench::smoke(&SUITES),
+        Command::Soak(selection) => measure(&soak::SUITE, selection),
         Command::Trials(options) => trials::play(&options),
         Command::Hold { what } => bench::hold(&what),
         Command::HoldOpen { what } => attack::hold_open(&what),
@@ -106,11 +108,13 @@ fn run(command: Command) -> Result<()> {
     }
 }
 
-const SUITES: [Suite; 6] = [
-    bench::SUITE,
-    bench_tunnel::SUITE,
-    bench_udp::SUITE,
-    bench_linkdb::SUITE,
+/// The longest smoke runs first.
+const SUITES: [Suite; 7] = [
+    soak::SUITE,
     bench_operate::SUITE,
+    bench_linkdb::SUITE,
+    bench_tunnel::SUITE,
+    bench::SUITE,
     attack::SUITE,
+    bench_udp::SUITE,
 ];

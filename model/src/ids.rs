@@ -88,6 +88,16 @@ impl fmt::Display for UserId {
     }
 }
 
+impl FromStr for UserId {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        let is_number = text.len() == 16 && text.bytes().all(|digit| digit.is_ascii_hexdigit());
+        let number = u64::from_str_radix(text, 16).ok().filter(|_| is_number);
+        number.map(Self).ok_or("expected the number of a user: 16 hexadecimal digits")
+    }
+}
+
 macro_rules! display_hex {
     ($($name:ident),*) => {$(
         impl fmt::Display for $name {
@@ -151,6 +161,15 @@ mod tests {
         }
         for bad in ["", "-a", ".a", "Train", "a b", "ä", &"x".repeat(64)] {
             assert!(Identity::new(bad).is_err(), "{bad:?} passed");
+        }
+    }
+
+    #[test]
+    fn users_are_written_and_read() {
+        assert_eq!("00000000000000ab".parse(), Ok(UserId(0xab)));
+        assert_eq!(UserId(0xab).to_string(), "00000000000000ab");
+        for bad in ["", "ab", "+0000000000000ab", "00000000000000ag", "00000000000000abc"] {
+            assert!(bad.parse::<UserId>().is_err(), "{bad:?}");
         }
     }
 

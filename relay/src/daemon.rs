@@ -31,8 +31,12 @@ pub trait Shell {
 /// The poll fails.
 pub fn run(poll: &mut Poll, relay: &mut Relay, shell: &mut dyn Shell) -> io::Result<()> {
     let mut events = Events::with_capacity(EVENTS_MAX);
+    let mut began: Option<Instant> = None;
     while !shell.is_over() {
         let now = Instant::now();
+        if let Some(began) = began {
+            relay.count_turn(now.saturating_duration_since(began));
+        }
         let shell_timeout =
             shell.next_timeout(now, relay).map(|at| at.saturating_duration_since(now));
         let timeout = relay.timeout(now).into_iter().chain(shell_timeout).min();
@@ -43,6 +47,7 @@ pub fn run(poll: &mut Poll, relay: &mut Relay, shell: &mut dyn Shell) -> io::Res
             events.clear();
         }
         let now = Instant::now();
+        began = Some(now);
         for event in &events {
             if !relay.on_event(now, event) {
                 shell.on_event(now, relay, event);

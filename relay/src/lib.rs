@@ -41,6 +41,7 @@ mod slot;
 mod suspicion;
 mod traffic;
 mod tunnels;
+mod turn_times;
 
 pub use accept::AcceptGate;
 pub use binding_use::BindingUse;
@@ -59,6 +60,7 @@ pub use shutdown::{DRAIN_MAX, Shutdown};
 pub use slot::{Label, SAMPLE_EVERY, TunnelView};
 pub use suspicion::Suspicion;
 pub use traffic::Traffic;
+pub use turn_times::{TURN_BOUNDS, TurnTimes};
 
 #[cfg(test)]
 mod tests;

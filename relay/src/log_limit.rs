@@ -9,6 +9,8 @@ pub struct LogLimiter {
     /// When all lines of the burst are permitted again.
     full_at: Option<Instant>,
     dropped: u64,
+    /// All suppressed lines.
+    suppressed: u64,
 }
 
 impl LogLimiter {
@@ -17,10 +19,16 @@ impl LogLimiter {
         let full_at = self.full_at.map_or(now, |at| at.max(now));
         if full_at.saturating_duration_since(now) > LINE_EVERY * (LINES_BURST - 1) {
             self.dropped += 1;
+            self.suppressed += 1;
             return None;
         }
         self.full_at = Some(full_at + LINE_EVERY);
         Some(std::mem::take(&mut self.dropped))
+    }
+
+    /// The number of lines suppressed since it was made.
+    pub fn suppressed(&self) -> u64 {
+        self.suppressed
     }
 
     /// Whether it has forgotten all lines: a new limiter would permit as many.
@@ -49,6 +57,7 @@ mod tests {
         assert_eq!(limiter.permit(now + LINE_EVERY), None);
         let later = now + LINE_EVERY * 20;
         assert_eq!(limiter.permit(later), Some(1));
+        assert_eq!(limiter.suppressed(), 92);
         assert!(!limiter.is_idle(later) && limiter.is_idle(later + LINE_EVERY));
     }
 

@@ -6,12 +6,12 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
-use polyrail_model::{Bytes, Identity, TunnelMode};
+use polyrail_model::{Bytes, Identity, PathWish, TunnelMode};
 use polyrail_session::{Endpoint, Event, FlowKey, ResetReason, SessionKey, TunnelKey};
 use polyrail_tunnel::Tunnel;
 use slab::Slab;
@@ -21,7 +21,7 @@ use crate::leg_buffers::LegBuffers;
 use crate::pending_reset::PendingResets;
 use crate::traffic::{Traffic, TrafficTotals};
 use crate::tunnels::Tunnels;
-use crate::{Label, RelayEvent, TunnelView};
+use crate::{Label, RelayEvent, TunnelView, TurnTimes};
 
 /// Tokens below this belong to the daemon.
 pub const SHELL_TOKENS: usize = 1 << 32;
@@ -66,6 +66,7 @@ pub struct Relay {
     queue: VecDeque<usize>,
     /// Bytes moved between sockets and flows since the start.
     moved_bytes: u64,
+    turn_times: TurnTimes,
     pending_resets: PendingResets,
     traffic: TrafficTotals,
     traffic_at: Option<Instant>,
@@ -91,6 +92,7 @@ impl Relay {
             by_flow: HashMap::new(),
             queue: VecDeque::new(),
             moved_bytes: 0,
+            turn_times: TurnTimes::default(),
             pending_resets: PendingResets::default(),
             traffic: TrafficTotals::default(),
             traffic_at: None,
@@ -118,6 +120,12 @@ impl Relay {
     /// The poll refuses the tunnel's socket.
     pub fn add_tunnel(&mut self, tunnel: Box<dyn Tunnel>, label: Label) -> io::Result<TunnelKey> {
         self.tunnels.add(&self.registry, TUNNEL_TOKENS, tunnel, label)
+    }
+
+    /// The operator wants the paths of a carrier used in another way (gateway).
+    pub fn set_wish(&mut self, now: Instant, carrier: &str, wish: PathWish) {
+        self.tunnels.set_wish(carrier, wish);
+        self.endpoint.set_wish(now, carrier, wish);
     }
 
     /// Closes a tunnel gracefully; [`RelayEvent::TunnelClosed`] follows.
@@ -201,6 +209,16 @@ impl Relay {
         self.moved_bytes
     }
 
+    /// How long the turns of the loop took since the start.
+    pub fn turn_times(&self) -> &TurnTimes {
+        &self.turn_times
+    }
+
+    /// Counts a turn of the loop, which [`run`](crate::run) measures.
+    pub(crate) fn count_turn(&mut self, took: Duration) {
+        self.turn_times.add(took);
+    }
+
     /// Changes how long a flow may be idle, also for existing flows.
     pub fn set_idle(&mut self, now: Instant, idle: Duration) {
         self.settings.idle = idle;
@@ -212,6 +230,12 @@ impl Relay {
     /// The number of legs.
     pub fn leg_count(&self) -> usize {
         self.legs.len()
+    }
+
+    /// The local and the remote address of a flow's leg.
+    pub fn leg_addresses(&self, flow: FlowKey) -> Option<(SocketAddr, SocketAddr)> {
+        let stream = &self.legs.get(*self.by_flow.get(&flow)?)?.stream;
+        Some((stream.local_addr().ok()?, stream.peer_addr().ok()?))
     }
 
     /// Attaches a connected socket to a flow. The socket is unregistered, or registered with this

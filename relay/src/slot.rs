@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use polyrail_model::{Bitrate, Bytes, Identity, LinkSample, TunnelMode};
+use polyrail_model::{Bitrate, Bytes, Identity, LinkSample, PathWish, TunnelMode};
 use polyrail_session::{Endpoint, TunnelInfo, TunnelKey};
 use polyrail_tunnel::Tunnel;
 
@@ -17,10 +17,8 @@ pub const SAMPLE_EVERY: Duration = Duration::from_millis(8);
 pub struct Label {
     /// The carrier's name (gateway); empty on the cloud, which learns it from the gateway.
     pub carrier: String,
-    /// It is a backup: used only while there is no other path (gateway).
-    pub backup: bool,
-    /// Its bytes cost money: it carries no copies of datagrams (gateway).
-    pub metered: bool,
+    /// How the operator wants it used (gateway).
+    pub wish: PathWish,
 }
 
 /// The state of a tunnel, for the daemon.
@@ -171,8 +169,7 @@ impl Slot {
             carrier: self.label.carrier.clone(),
             peer: peer.clone(),
             exporter,
-            backup: self.label.backup,
-            metered: self.label.metered,
+            wish: self.label.wish,
             mode: self.mode,
         }
     }

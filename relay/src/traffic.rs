@@ -16,6 +16,10 @@ pub struct Traffic {
     pub sent_bytes: u64,
     /// Users' bytes received, copies included.
     pub received_bytes: u64,
+    /// Packets with data sent, those lost included.
+    pub sent_packets: u64,
+    /// Packets declared lost.
+    pub lost_packets: u64,
     /// Connections that became paths.
     pub paths: u64,
     /// Of these, QUIC connections.
@@ -46,6 +50,8 @@ impl TrafficTotals {
                 let carried = Traffic {
                     sent_bytes: path.sent.0,
                     received_bytes: path.received.0,
+                    sent_packets: path.sent_packets,
+                    lost_packets: path.lost_packets,
                     paths: 1,
                     quic_paths: u64::from(path.mode == TunnelMode::Quic),
                     mode: Some(path.mode),
@@ -85,9 +91,11 @@ impl TrafficTotals {
 
 impl Traffic {
     /// Adds the traffic of a newer path.
-    pub(crate) fn add(&mut self, newer: &Self) {
+    pub fn add(&mut self, newer: &Self) {
         self.sent_bytes += newer.sent_bytes;
         self.received_bytes += newer.received_bytes;
+        self.sent_packets += newer.sent_packets;
+        self.lost_packets += newer.lost_packets;
         self.paths += newer.paths;
         self.quic_paths += newer.quic_paths;
         self.mode = newer.mode.or(self.mode);

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use mio::{Registry, Token};
-use polyrail_model::{TunnelMode, Unit};
+use polyrail_model::{PathWish, TunnelMode, Unit};
 use polyrail_session::{Endpoint, Outlet, TunnelKey};
 use polyrail_tunnel::{CloseReason, Early, Established, Tunnel, TunnelEvent};
 
@@ -93,6 +93,12 @@ impl Tunnels {
 
     pub(crate) fn view(&self, key: TunnelKey) -> Option<TunnelView<'_>> {
         self.slots.get(&key.0).map(Slot::view)
+    }
+
+    /// The tunnels of a carrier that are still in their handshake start with this wish.
+    pub(crate) fn set_wish(&mut self, carrier: &str, wish: PathWish) {
+        let labels = self.slots.values_mut().map(|slot| &mut slot.label);
+        labels.filter(|label| label.carrier == carrier).for_each(|label| label.wish = wish);
     }
 
     pub(crate) fn set_congestion(&mut self, key: TunnelKey, name: &str) -> io::Result<()> {

@@ -28,7 +28,7 @@ pub use registry::{
     ChainSpec, ChainSpecError, chain_names, is_reconstructed, rule_info, schedulerlet_names,
 };
 pub use sets::{Kind, PathSet, PathSets};
-pub use view::{Forecast, Input, LookAhead, LookAheadStep, PathView, SegmentView};
+pub use view::{Forecast, Input, LookAhead, LookAheadStep, PathView, SegmentView, rank};
 
 /// A segment: the unit that every rule counts (POLYCORN's packet), in bytes.
 pub const SEGMENT: u64 = 1_400;

@@ -52,7 +52,9 @@ pub struct PathView {
     pub quiet: Duration,
     /// Use only if no other path is left.
     pub backup: bool,
-    /// Its bytes cost money: it carries no copies of datagrams.
+    /// Use only if no primary has room: [`rank`] makes it a backup meanwhile.
+    pub secondary: bool,
+    /// Its bytes cost money: it carries no copies.
     pub metered: bool,
     /// The predicted handover failure, if any.
     pub forecast: Option<Forecast>,
@@ -201,13 +203,24 @@ impl PathView {
     }
 }
 
+/// Makes secondary paths backups while a primary has room; otherwise they are ordinary paths. So
+/// each rule that knows backups keeps to the ranks.
+pub fn rank(views: &mut [PathView]) {
+    if !views.iter().any(|view| view.secondary) {
+        return;
+    }
+    let is_primary = |view: &PathView| !view.secondary && !view.backup;
+    let has_room = views.iter().any(|view| is_primary(view) && view.available());
+    views.iter_mut().filter(|view| view.secondary).for_each(|view| view.backup = has_room);
+}
+
 /// The longest time that a run may take on a path.
 const RUN_TIME: Duration = Duration::from_millis(5);
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::samples::{ms, path};
+    use crate::samples::{backup, full, ms, path, stalled};
 
     #[test]
     fn failure_is_near_within_a_round_trip_and_the_position_error() {
@@ -247,6 +260,25 @@ mod tests {
         let unknown =
             Forecast { fails_in: now, ends_in: now, uncertainty: Duration::MAX, permille: 1_000 };
         assert_eq!(unknown.fails_within(ms(1)), 1.0, "at a standstill");
+    }
+
+    #[test]
+    fn secondary_is_a_backup_while_a_primary_has_room() {
+        let (a, b, c) = (path(1, 40), path(2, 20), path(3, 20));
+        let secondary = |view| PathView { secondary: true, ..view };
+        let ranked = |first: PathView| {
+            let mut views = [first, secondary(b), backup(c)];
+            rank(&mut views);
+            views.map(|view| view.backup)
+        };
+        assert_eq!(ranked(a), [false, true, true]);
+        assert_eq!(ranked(full(a)), [false, false, true], "the primary is full");
+        assert_eq!(ranked(stalled(a)), [false, false, true], "no primary lives");
+        assert_eq!(ranked(secondary(a)), [false, false, true], "there is no primary");
+        assert_eq!(ranked(backup(a)), [true, false, true], "backups are no primaries");
+        let mut views = [full(a), PathView { backup: true, ..secondary(b) }];
+        rank(&mut views);
+        assert!(!views[1].backup, "it is no backup any more");
     }
 
     #[test]

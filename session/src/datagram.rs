@@ -7,11 +7,13 @@ mod window;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use polyrail_model::{BindingId, Destination, UserId};
+use polyrail_model::{BindingId, Bytes, Destination, UserId, Weight};
 
 use codel::Codel;
 pub(crate) use reorder::Reorder;
 pub(crate) use window::Window;
+
+use crate::carriers::CarrierSet;
 
 /// A datagram that the caller sends or has received.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +34,8 @@ pub struct UserDatagram {
 #[derive(Debug)]
 pub(crate) struct Binding {
     pub user: UserId,
+    /// Its user's share; the gateway decides it.
+    pub weight: Weight,
     queue: VecDeque<Queued>,
     /// Bytes in the queue.
     queued_bytes: usize,
@@ -48,7 +52,15 @@ pub(crate) struct Binding {
     pub reorder: Reorder,
     /// It waits for its turn.
     pub waits: bool,
+    pub begun_at: Instant,
     pub used_at: Instant,
+    /// To which the passenger has sent its latest datagram.
+    pub remote: Option<Destination>,
+    /// Bytes of datagrams, without copies.
+    pub sent_bytes: Bytes,
+    pub received_bytes: Bytes,
+    /// The carriers that have carried it, in either direction.
+    pub carriers: CarrierSet,
 }
 
 /// A datagram that waits.
@@ -76,6 +88,7 @@ impl Binding {
     pub fn new(now: Instant, user: UserId, sequence: u64) -> Self {
         Self {
             user,
+            weight: Weight::default(),
             sequence,
             queue: VecDeque::new(),
             queued_bytes: 0,
@@ -86,7 +99,12 @@ impl Binding {
             received: Window::default(),
             reorder: Reorder::default(),
             waits: false,
+            begun_at: now,
             used_at: now,
+            remote: None,
+            sent_bytes: Bytes(0),
+            received_bytes: Bytes(0),
+            carriers: CarrierSet::default(),
         }
     }
 
@@ -115,9 +133,17 @@ impl Binding {
     }
 
     /// The next one was sent.
-    pub fn on_sent(&mut self) {
+    pub fn on_sent(&mut self, bytes: u64) {
         self.sent += 1;
         self.sequence += 1;
+        self.sent_bytes.0 += bytes;
+    }
+
+    /// The passenger has sent a datagram to this destination.
+    pub fn set_remote(&mut self, remote: &Destination) {
+        if self.remote.as_ref() != Some(remote) {
+            self.remote = Some(remote.clone());
+        }
     }
 
     /// The next datagram to send, and how many before it were dropped because they waited too long.
@@ -229,7 +255,7 @@ mod tests {
                 let now = begin + Duration::from_secs(1) * number / each_s;
                 binding.push(now, Queued { expedited, ..queued(now, bytes) });
                 binding.pop(now);
-                binding.on_sent();
+                binding.on_sent(bytes as u64);
             }
             let row = format!("{bytes} bytes, {each_s} a second, EF {expedited}");
             assert_eq!(binding.is_realtime(), wanted, "{row}");

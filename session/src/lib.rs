@@ -29,6 +29,7 @@
 #![forbid(unsafe_code)]
 
 mod capacity;
+mod carriers;
 mod core;
 mod counters;
 mod datagram;
@@ -37,6 +38,7 @@ mod endpoint;
 mod event;
 mod flow;
 pub mod limits;
+mod listing;
 mod path;
 mod proof;
 mod ranges;
@@ -49,6 +51,7 @@ pub use crate::core::Outlet;
 pub use datagram::UserDatagram;
 pub use endpoint::Endpoint;
 pub use event::{Event, FlowKey, OpenError, PathReport, TunnelKey};
+pub use listing::{FlowPhase, FlowView, UserTraffic, UserView};
 pub use polyrail_model::SessionKey;
 pub use settings::{DatagramStatus, PathStatus, SessionStatus, Settings, Status, TunnelInfo};
 pub use wire::ResetReason;

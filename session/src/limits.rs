@@ -252,3 +252,7 @@ pub const INTERACTIVE_MAX: f64 = 16.0 * 1024.0;
 
 /// Gateway processes of one certificate that are remembered, to notice two at once.
 pub const INSTANCES_REMEMBERED: usize = 4;
+
+/// Users with a weight other than 1 that a gateway remembers; at the bound all are forgotten, and
+/// count as 1 until their addresses are seen again.
+pub const WEIGHTS_MAX: usize = 16_384;

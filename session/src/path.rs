@@ -18,6 +18,7 @@
 //! newest Fresh path of each carrier is shown.
 
 mod carried;
+mod limit;
 mod link;
 mod pings;
 mod reports;
@@ -25,11 +26,12 @@ mod stall;
 
 use std::time::{Duration, Instant};
 
-use polyrail_model::{Bytes, PathId, TunnelMode};
+use polyrail_model::{Bitrate, Bytes, PathId, PathRank, PathWish, TunnelMode};
 use polyrail_scheduler::PathView;
 
 pub(crate) use self::carried::Carried;
 use self::carried::CarriedRuns;
+use self::limit::RateLimit;
 use self::link::Link;
 use self::pings::Pings;
 use self::reports::Reports;
@@ -46,8 +48,8 @@ pub(crate) struct Path {
     pub carrier: String,
     /// The carrier's number, by which the scheduler knows it.
     pub carrier_number: u32,
-    pub backup: bool,
-    metered: bool,
+    pub wish: PathWish,
+    limit: Option<RateLimit>,
     mode: TunnelMode,
     pub room: u64,
     /// Bytes of control sent beyond the room since the tunnel was full.
@@ -68,8 +70,8 @@ pub(crate) struct Path {
     pub standing: Standing,
     /// The scheduler must not use it.
     pub hidden: bool,
-    /// The serials of the peer's newest notices about it: of its use as a backup, and of problems.
-    pub noticed: [u64; 2],
+    /// The serials of the peer's newest notices about it: of problems, of its use, of its limit.
+    pub noticed: [u64; 3],
     pub reports: Reports,
     pub sent: u64,
     pub received: u64,
@@ -94,8 +96,7 @@ pub(crate) enum Standing {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Manner<'a> {
     pub carrier: &'a str,
-    pub backup: bool,
-    pub metered: bool,
+    pub wish: PathWish,
     pub mode: TunnelMode,
     /// The peer is known to receive on it.
     pub proven: bool,
@@ -108,8 +109,8 @@ impl Path {
             tunnel,
             carrier: manner.carrier.to_owned(),
             carrier_number: 0,
-            backup: manner.backup,
-            metered: manner.metered,
+            wish: manner.wish,
+            limit: manner.wish.rate_limit.map(|rate| RateLimit::new(now, rate)),
             mode: manner.mode,
             room: 0,
             control_debt: 0,
@@ -123,7 +124,7 @@ impl Path {
             delivered: false,
             standing: Standing::Current,
             hidden: false,
-            noticed: [0; 2],
+            noticed: [0; 3],
             reports: Reports::default(),
             sent: 0,
             received: 0,
@@ -135,19 +136,27 @@ impl Path {
     /// The scheduler's view, without the forecasts of the carrier; `relative` is the one-way delay
     /// relative to other paths.
     pub fn view(&self, now: Instant, relative: Option<Relative>) -> PathView {
+        let measured = self.link.view(now);
         PathView {
             id: self.id,
             carrier: self.carrier_number,
             owd: self.owd(relative),
             owd_error: relative.map_or(Duration::ZERO, |relative| relative.error),
-            room: Bytes(self.room),
+            room: Bytes(self.room()),
             outstanding: Bytes(self.stall.outstanding),
             stalled: self.hidden,
             quiet: self.stall.quiet(now),
-            backup: self.backup,
-            metered: self.metered,
-            ..self.link.view(now)
+            backup: self.wish.is_backup(),
+            secondary: self.wish.rank == PathRank::Secondary,
+            metered: self.wish.metered,
+            rate: measured.rate.map(|rate| self.limited(rate)),
+            capacity: measured.capacity.map(|rate| self.limited(rate)),
+            ..measured
         }
+    }
+
+    fn limited(&self, rate: Bitrate) -> Bitrate {
+        self.wish.rate_limit.map_or(rate, |limit| limit.min(rate))
     }
 
     /// A snapshot for operators.
@@ -165,7 +174,7 @@ impl Path {
             stalled: self.stall.stalled,
             superseded: self.is_superseded(),
             unproven: !self.proven,
-            backup: self.backup,
+            wish: self.wish,
             outstanding: view.outstanding,
             window: view.window,
             in_flight: view.in_flight,
@@ -193,6 +202,34 @@ impl Path {
         if room > 0 {
             (self.control_debt, self.urgent_debt) = (0, 0);
         }
+    }
+
+    /// The bytes that it takes now: the room of its tunnel, within its rate limit.
+    pub fn room(&self) -> u64 {
+        self.limit.as_ref().map_or(self.room, |limit| limit.left().min(self.room))
+    }
+
+    /// Follows another wish of the operator.
+    pub fn set_wish(&mut self, now: Instant, wish: PathWish) {
+        if self.wish.rate_limit != wish.rate_limit {
+            self.limit = wish.rate_limit.map(|rate| RateLimit::new(now, rate));
+        }
+        self.wish = wish;
+    }
+
+    /// The rate limit earns what may be sent by now.
+    pub fn refill(&mut self, now: Instant) {
+        self.limit.iter_mut().for_each(|limit| limit.refill(now));
+    }
+
+    /// When the rate limit permits the next segment, if it does not permit one now.
+    pub fn limited_until(&self) -> Option<Instant> {
+        self.limit.as_ref().and_then(RateLimit::next_at)
+    }
+
+    /// A unit of this length was sent.
+    pub fn charge(&mut self, bytes: usize) {
+        self.limit.iter_mut().for_each(|limit| limit.charge(bytes));
     }
 
     /// A newer tunnel of the carrier has taken over.

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use polyrail_model::{Bitrate, Bytes, Families, Identity, PathId, SessionKey, TunnelMode};
+use polyrail_model::{
+    Bitrate, Bytes, Families, Identity, PathId, PathWish, SessionKey, TunnelMode,
+};
 use polyrail_scheduler::ChainSpec;
 
 use crate::event::TunnelKey;
@@ -28,6 +30,8 @@ pub struct Settings {
     pub datagram_chain: ChainSpec,
     /// Whether this cloud carries datagrams; it tells its gateways.
     pub datagrams: bool,
+    /// Whether this cloud takes its gateways' reports; it tells them. Default false.
+    pub reports: bool,
     /// Whether segments of a stalled path are reinjected on others, see
     /// [`limits::STALL_MIN`](crate::limits::STALL_MIN). Segments of a lost path always are, and
     /// handlers of the chain may reinject others.
@@ -45,10 +49,8 @@ pub struct TunnelInfo {
     /// The key exported from the connection; `None` during its handshake, while it carries only
     /// early data.
     pub exporter: Option<[u8; 32]>,
-    /// It is a backup: used only while there is no other path (gateway).
-    pub backup: bool,
-    /// Its bytes cost money: it carries no copies of datagrams (gateway).
-    pub metered: bool,
+    /// How the operator wants it used (gateway).
+    pub wish: PathWish,
     /// The tunnel mode.
     pub mode: TunnelMode,
 }
@@ -71,6 +73,10 @@ pub struct SessionStatus {
     pub flows: usize,
     /// The peer has sent GOAWAY.
     pub peer_going: bool,
+    /// Users with open flows.
+    pub users: usize,
+    /// Flows opened since the session began.
+    pub flows_opened: u64,
     /// Flows in memory, including flows without an OPEN and reset flows without an answer.
     pub flows_held: usize,
     /// Unread bytes.
@@ -113,8 +119,8 @@ pub struct PathStatus {
     /// No proof yet that the peer receives on it; it carries user data only if no other path can
     /// (gateway).
     pub unproven: bool,
-    /// It is a backup: used only while there is no other path.
-    pub backup: bool,
+    /// How the operator wants it used.
+    pub wish: PathWish,
     /// Bytes sent over it that the peer's session has not acknowledged.
     pub outstanding: Bytes,
     /// The transport's congestion window; this and the following are zero before the first sample.
@@ -173,6 +179,7 @@ impl Default for Settings {
             chain: ChainSpec::default(),
             datagram_chain: datagrams(),
             datagrams: true,
+            reports: false,
             stall: true,
         }
     }

@@ -12,7 +12,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use polyrail_model::{
-    Destination, HostName, Identity, InstanceId, NodeRole, TunnelMode, Unit, UserId,
+    Destination, HostName, Identity, InstanceId, NodeRole, PathWish, TunnelMode, Unit, UserId,
 };
 use polyrail_session::wire::{Decoder, Frame};
 use polyrail_session::{
@@ -129,8 +129,7 @@ fn info(key: usize, carrier: &str, peer: &str) -> TunnelInfo {
         carrier: carrier.to_owned(),
         peer: Identity::new(peer).unwrap(),
         exporter: Some([key as u8; 32]),
-        backup: false,
-        metered: false,
+        wish: PathWish::default(),
         mode: TunnelMode::Tls,
     }
 }

@@ -61,5 +61,5 @@ fn seed_of_commit() -> u64 {
 }
 
 /// About half a minute of two cores.
-const RUNS: u64 = 10_000;
+const RUNS: u64 = 3_000;
 const THREADS: usize = 2;

@@ -159,13 +159,6 @@ impl<K: Copy + Ord> Admission<K> {
         user.map_or((0, 0), |user| (user.active, user.waiting.len()))
     }
 
-    /// The users with dials.
-    pub fn users(&self) -> impl Iterator<Item = Dialing> {
-        self.sessions
-            .iter()
-            .flat_map(|(session, of)| of.users.keys().map(move |user| (*session, *user)))
-    }
-
     /// Changes a user's dials, and everything that is derived from them.
     fn change<T>(
         &mut self,

@@ -213,14 +213,14 @@ impl<K: Copy + Ord> Dialer<K> {
         self.begin_waiting(now);
     }
 
-    /// The users with dials.
-    pub fn users(&self) -> impl Iterator<Item = Dialing> {
-        self.admission.users()
-    }
-
     /// A user's dials under way, and its waiting dials.
     pub fn of_user(&self, dialing: Dialing) -> (usize, usize) {
         self.admission.of_user(dialing)
+    }
+
+    /// The number of dials under way.
+    pub fn active(&self) -> usize {
+        self.admission.active()
     }
 
     /// The number of dials, including waiting ones.

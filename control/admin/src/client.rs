@@ -224,16 +224,44 @@ fn invalid_answer(reason: impl Display) -> ClientError {
     ClientError::Failed(format!("invalid answer: {reason}"))
 }
 
-/// The address of a path; reserved characters of its name are escaped (RFC 3986, section 2.1).
+/// The address of a path.
 pub fn path_address(name: &str) -> String {
-    let mut address = String::from("/v1/paths/");
-    for byte in name.bytes() {
+    format!("/v1/paths/{}", escaped(name))
+}
+
+/// An address with those parameters that have a value.
+pub fn query<'a>(
+    address: &str,
+    parameters: impl IntoIterator<Item = (&'a str, Option<String>)>,
+) -> String {
+    let given = parameters.into_iter().filter_map(|(key, value)| Some((key, value?)));
+    let given: Vec<String> =
+        given.map(|(key, value)| format!("{key}={}", escaped(&value))).collect();
+    if given.is_empty() { address.to_owned() } else { format!("{address}?{}", given.join("&")) }
+}
+
+/// A text with its reserved characters escaped (RFC 3986, section 2.1).
+fn escaped(text: &str) -> String {
+    let mut escaped = String::new();
+    for byte in text.bytes() {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b':' => {
-                address.push(byte.into());
+                escaped.push(byte.into());
             }
-            _ => address.push_str(&format!("%{byte:02X}")),
+            _ => escaped.push_str(&format!("%{byte:02X}")),
         }
     }
-    address
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_without_a_value_are_left_out_and_others_are_escaped() {
+        let parameters = [("a", None), ("b", Some("x&y=z".to_owned())), ("c", Some("1".into()))];
+        assert_eq!(query("/v1/flows", parameters), "/v1/flows?b=x%26y%3Dz&c=1");
+        assert_eq!(query("/v1/flows", [("a", None)]), "/v1/flows");
+    }
 }

@@ -6,7 +6,11 @@ use polyrail_config::{ChainSpec, Config, Tables};
 use polyrail_identity::TlsIdentity;
 use tokio::sync::oneshot;
 
-use super::{AdminError, DrainState, LinkChange, PathChange, PathState, Snapshot, UserState};
+use super::metrics::MetricsSnapshot;
+use super::{
+    AdminError, DataUsage, DrainState, FlowPage, FlowsQuery, LinkChange, PathChange, PathState,
+    Snapshot, UserPage, UsersQuery,
+};
 
 /// A request to the data plane, which answers in the same turn of its loop if it can. Dropping a
 /// [`Reply`] reports an error to the client.
@@ -16,8 +20,24 @@ pub enum AdminCommand<C: Tables> {
     Status(Reply<Snapshot>),
     /// Report all paths.
     Paths(Reply<Vec<PathState>>),
-    /// Report all users.
-    Users(Reply<Vec<UserState>>),
+    /// Report a page of the flows.
+    Flows {
+        /// The flows that the client requests.
+        query: FlowsQuery,
+        /// Where the answer goes.
+        reply: Reply<FlowPage>,
+    },
+    /// Report a page of the users.
+    Users {
+        /// The users that the client requests.
+        query: UsersQuery,
+        /// Where the answer goes.
+        reply: Reply<UserPage>,
+    },
+    /// Report the counters of the data plane.
+    Metrics(Reply<MetricsSnapshot>),
+    /// Send this report to the cloud, if that takes reports (gateway).
+    Report(Vec<u8>),
     /// Change one path, wholly or not at all; the answer is its new state. The data plane publishes
     /// the change.
     SetPath {
@@ -58,6 +78,8 @@ pub enum AdminCommand<C: Tables> {
     /// The state of an interface: sent for each interface of the carriers at the start, after each
     /// change, and after a reload that adds interfaces.
     Links(LinkChange),
+    /// Carriers with a cap whose used data has changed.
+    Usage(Vec<DataUsage>),
 }
 
 /// The sender of the answer to a command.

@@ -12,11 +12,12 @@ use polyrail_config::{ChainSpec, Config, Overrides, Tables, TlsConfig};
 use polyrail_identity::digest;
 use tokio::sync::{Semaphore, watch};
 
+use super::metrics::Scraped;
 use super::stream::Stream;
 use super::{
     API_VERSION, AdminCommand, AdminError, AdminEvent, ConfigState, DrainState, ErrorCode,
-    LinkChange, LinkDbProbe, PathChange, PathState, PendingReply, Reply, Status, Timestamp,
-    UserState, process,
+    FlowPage, FlowsQuery, LinkChange, LinkDbProbe, PathChange, PathState, PendingReply, Reply,
+    Snapshot, Status, Timestamp, UserPage, UsersQuery, process,
 };
 
 /// How long the data plane may take to answer.
@@ -65,6 +66,8 @@ pub(crate) struct Control<C: Tables> {
     pub(super) linkdb: Option<LinkDbProbe>,
     /// Permits of the readers of events.
     pub(super) readers: Arc<Semaphore>,
+    /// The latest metrics.
+    pub(super) scraped: Scraped,
     /// Locked during a reload.
     pub(super) reloading: Arc<tokio::sync::Mutex<()>>,
     /// The interfaces that matter; see [`Tables::interfaces`].
@@ -136,6 +139,11 @@ impl<C: Tables> Control<C> {
 
     pub(super) async fn status(&self) -> Result<Status, AdminError> {
         let snapshot = self.ask(AdminCommand::Status).await?;
+        Ok(self.status_with(snapshot))
+    }
+
+    /// The status with this status of the data plane.
+    pub(super) fn status_with(&self, snapshot: Snapshot) -> Status {
         let running = self.running();
         let config = ConfigState {
             file: self.start.file.clone(),
@@ -143,7 +151,7 @@ impl<C: Tables> Control<C> {
             reloads: running.reloads,
             reloads_refused: running.refused,
         };
-        Ok(Status {
+        Status {
             api: API_VERSION.to_owned(),
             role: C::ROLE,
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -153,7 +161,7 @@ impl<C: Tables> Control<C> {
             config,
             process: process::state(),
             snapshot,
-        })
+        }
     }
 
     /// LinkDB's state.
@@ -174,8 +182,12 @@ impl<C: Tables> Control<C> {
         self.ask(AdminCommand::Paths).await
     }
 
-    pub(super) async fn users(&self) -> Result<Vec<UserState>, AdminError> {
-        self.ask(AdminCommand::Users).await
+    pub(super) async fn flows(&self, query: FlowsQuery) -> Result<FlowPage, AdminError> {
+        self.ask(|reply| AdminCommand::Flows { query, reply }).await
+    }
+
+    pub(super) async fn users(&self, query: UsersQuery) -> Result<UserPage, AdminError> {
+        self.ask(|reply| AdminCommand::Users { query, reply }).await
     }
 
     pub(super) async fn path(&self, name: &str) -> Result<PathState, AdminError> {

@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use polyrail_model::TunnelMode;
 use serde::{Deserialize, Serialize};
 
-use super::Timestamp;
 use super::error::ErrorBody;
+use super::{CapLevel, Timestamp};
 use crate::reload::ChangeLine;
 
 /// One line of the stream of events.
@@ -153,6 +153,17 @@ pub enum AdminEvent {
     },
     /// An interface of a carrier changed.
     LinkChanged(LinkChange),
+    /// A carrier's used data has passed a step of its cap, or a period has begun.
+    DataCap {
+        /// The carrier.
+        path: String,
+        /// How far the cap is used.
+        level: CapLevel,
+        /// Bytes of the current period.
+        used_bytes: u64,
+        /// The cap.
+        limit_bytes: u64,
+    },
     /// A condition that needs an operator's attention.
     Alarm {
         /// The condition, in words.

@@ -6,9 +6,9 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 use polyrail_config::Tables;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 
-use super::{AdminCommand, AdminEvent, Timestamp};
+use super::{AdminCommand, AdminEvent, Metered, Timestamp};
 
 /// A handle of the control thread. Dropping it stops the thread and removes the socket's file.
 #[derive(Debug)]
@@ -18,6 +18,7 @@ pub struct AdminHandle<C: Tables> {
     events: Option<mpsc::Sender<(Timestamp, AdminEvent)>>,
     lost: Arc<AtomicU64>,
     reload: Arc<Notify>,
+    metered: Option<watch::Sender<Vec<Metered>>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -30,6 +31,7 @@ pub(super) struct Channels<C: Tables> {
     pub(super) lost: Arc<AtomicU64>,
     /// Requests of a reload.
     pub(super) reload: Arc<Notify>,
+    pub(super) metered: watch::Receiver<Vec<Metered>>,
 }
 
 /// The maximum number of queued commands; beyond, a request is refused as `busy`.
@@ -43,13 +45,16 @@ impl<C: Tables> AdminHandle<C> {
         let (command_sender, commands) = sync_channel(COMMANDS_MAX);
         let (event_sender, events) = mpsc::channel(EVENTS_WAITING_MAX);
         let (lost, reload) = (Arc::<AtomicU64>::default(), Arc::<Notify>::default());
+        let (metered, metered_receiver) = watch::channel(Vec::new());
         let channels = Channels {
             commands: command_sender,
             events,
             lost: lost.clone(),
             reload: reload.clone(),
+            metered: metered_receiver,
         };
-        (Self { commands, events: Some(event_sender), lost, reload, thread: None }, channels)
+        let (events, metered) = (Some(event_sender), Some(metered));
+        (Self { commands, events, lost, reload, metered, thread: None }, channels)
     }
 
     pub(super) fn set_thread(&mut self, thread: JoinHandle<()>) {
@@ -71,6 +76,16 @@ impl<C: Tables> AdminHandle<C> {
         }
     }
 
+    /// Counts the bytes of these carriers from now on; [`AdminCommand::Usage`] reports them.
+    pub fn meter(&self, carriers: Vec<Metered>) {
+        let Some(metered) = &self.metered else { return };
+        metered.send_if_modified(|known| {
+            let changed = *known != carriers;
+            *known = carriers;
+            changed
+        });
+    }
+
     /// Requests a reload, for SIGHUP. A valid configuration arrives as [`AdminCommand::Reload`];
     /// the outcome is logged. Requests during a reload cause one more reload after it.
     pub fn request_reload(&self) {
@@ -80,7 +95,7 @@ impl<C: Tables> AdminHandle<C> {
 
 impl<C: Tables> Drop for AdminHandle<C> {
     fn drop(&mut self) {
-        self.events = None;
+        (self.events, self.metered) = (None, None);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -12,11 +12,16 @@ pub mod client;
 mod command;
 mod connection;
 mod control;
+mod data_usage;
 mod error;
 mod event;
+mod flow;
 mod handle;
 mod linkdb;
 mod links;
+pub mod metrics;
+mod page;
+mod page_query;
 mod path;
 mod process;
 pub mod reload;
@@ -28,6 +33,7 @@ mod socket;
 mod status;
 mod stream;
 mod time;
+mod usage;
 mod user;
 
 #[cfg(test)]
@@ -35,13 +41,16 @@ mod tests;
 
 pub use command::{AdminCommand, PendingReply, Reply};
 pub use control::StartOptions;
+pub use data_usage::{DataUsage, Metered};
 pub use error::{AdminError, ErrorBody, ErrorCode};
 pub use event::{AdminEvent, EventRecord, LinkChange};
+pub use flow::{FlowPage, FlowPhase, FlowState, FlowsQuery};
 pub use handle::{AdminHandle, COMMANDS_MAX, EVENTS_WAITING_MAX};
 pub use linkdb::{LinkDbProbe, SourceState};
+pub use page_query::PAGE_MAX;
 pub use path::{
-    ConnectionPhase, ConnectionState, Demotion, LinkState, ModeDecision, PathChange, PathCounters,
-    PathPhase, PathState, RestartWish,
+    CapLevel, CapState, ConnectionPhase, ConnectionState, Demotion, LinkState, ModeDecision,
+    PathChange, PathCounters, PathPhase, PathState, RestartWish,
 };
 pub use reloading::Reloaded;
 pub use scheduler::Scheduler;
@@ -51,6 +60,6 @@ pub use status::{
     ProcessState, SessionPhase, SessionState, Snapshot, Status, TunnelCounts,
 };
 pub use time::Timestamp;
-pub use user::{RefusedCounts, USERS_LISTED_MAX, UserState};
+pub use user::{RefusedCounts, UserPage, UserPlace, UserState, UsersQuery};
 
 pub(crate) use control::Control;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use serde_json::Value;
 
 use super::Timestamp;
-use polyrail_config::{CarrierRole, Mode};
+use polyrail_config::{Cap, CapAction, CarrierRole, Mode, RateLimit};
 
 /// One carrier with its path: an entry of `GET /v1/paths`.
 ///
@@ -26,6 +26,10 @@ pub struct PathState {
     pub enabled: bool,
     /// The configured role; on a cloud `primary` or `backup`, as the gateway reports.
     pub role: CarrierRole,
+    /// The most that each side sends over it, if limited: by the operator, or at its cap.
+    pub rate_limit_bits_per_s: Option<u64>,
+    /// Its cap, if it has one (gateway).
+    pub cap: Option<CapState>,
     /// The interface that it is bound to (gateway).
     pub interface: Option<String>,
     /// The configured mode; on a cloud the mode that the cloud serves.
@@ -52,6 +56,42 @@ pub struct PathState {
     pub connections: Vec<ConnectionState>,
 }
 
+/// The cap of a carrier, and the data that it has used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CapState {
+    /// The cap.
+    pub limit_bytes: u64,
+    /// The day of the month on which a period begins.
+    pub reset_day: u8,
+    /// What happens at the cap.
+    pub at: CapAction,
+    /// How far it is used.
+    pub level: CapLevel,
+    /// Bytes of the current period, in both directions; `None` before the first count.
+    pub used_bytes: Option<u64>,
+    /// The first day of the period.
+    pub period_from: Option<String>,
+    /// The first day of the next period.
+    pub period_until: Option<String>,
+}
+
+/// How far a cap is used.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum CapLevel {
+    /// Less than 75 %.
+    #[default]
+    Low,
+    /// At least 75 %.
+    High,
+    /// At least 95 %.
+    NearlyReached,
+    /// At least 100 %.
+    Reached,
+}
+
 /// The state of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -64,6 +104,8 @@ pub enum PathPhase {
     Down,
     /// It is disabled by the operator.
     Disabled,
+    /// It has reached its cap, and carries nothing until the next period.
+    Capped,
     /// Its interface is missing, down, or without an address.
     NoInterface,
     /// It is not needed now: another cloud serves the users (gateway).
@@ -117,6 +159,12 @@ pub struct PathCounters {
     pub sent_bytes: u64,
     /// Users' bytes received, copies included.
     pub received_bytes: u64,
+    /// Packets with data sent by its connections, those lost included.
+    #[serde(default)]
+    pub sent_packets: u64,
+    /// Packets of its connections that were declared lost.
+    #[serde(default)]
+    pub lost_packets: u64,
 }
 
 /// The last measurements of a connection's transport.
@@ -201,6 +249,15 @@ pub struct PathChange {
     /// The mode of its tunnels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
+    /// Which carriers go first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<CarrierRole>,
+    /// The data that it may carry in a month; `Some(None)` (`null`): any.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    pub cap: Option<Option<Cap>>,
+    /// The most that each side sends over it; `Some(None)` (`null`): no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    pub rate_limit: Option<Option<RateLimit>>,
     /// Restart the path.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "restart")]
     pub restart: Option<RestartWish>,
@@ -255,6 +312,15 @@ impl Serialize for RestartWish {
 }
 
 /// Reads `true` or the cause of a restart; `false` means none.
+/// A field that may be `null`.
+fn present<'de, D, T>(from: D) -> Result<Option<Option<T>>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    Option::deserialize(from).map(Some)
+}
+
 fn restart<'de, D: Deserializer<'de>>(from: D) -> Result<Option<RestartWish>, D::Error> {
     match Value::deserialize(from)? {
         Value::Null | Value::Bool(false) => Ok(None),
@@ -282,6 +348,15 @@ mod tests {
             assert_eq!(change.restart, Some(wish));
             assert_eq!(serde_json::to_string(&change).unwrap(), text);
         }
+        for text in [
+            r#"{"role":"never","cap":null,"rate_limit":null}"#,
+            r#"{"cap":{"bytes":"50 GB","reset_day":7,"at":"limit:1 Mbit/s"}}"#,
+            r#"{"rate_limit":"20 Mbit/s"}"#,
+        ] {
+            let change = read(text).unwrap();
+            assert!(!change.is_empty(), "{text}");
+            assert_eq!(serde_json::to_string(&change).unwrap(), text);
+        }
         for none in [r#"{"restart": false}"#, r#"{"restart": null}"#] {
             assert!(read(none).unwrap().is_empty(), "{none}");
         }
@@ -290,6 +365,11 @@ mod tests {
             (r#"{"mode": "udp"}"#, "unknown variant `udp`"),
             (r#"{"enabled": 1}"#, "expected a boolean"),
             (r#"{"restart": "modem"}"#, "expected true or \"cell\""),
+            (r#"{"role": "spare"}"#, "unknown variant `spare`"),
+            (r#"{"rate_limit": "1 kbit/s"}"#, "not between 64 kbit/s and 100 Gbit/s"),
+            (r#"{"cap": {"bytes": "1 B"}}"#, "not between 1 MB and 1 PB"),
+            (r#"{"cap": {"bytes": "1 GB", "reset_day": 29}}"#, "29 is not between 1 and 28"),
+            (r#"{"cap": {"bytes": "1 GB", "at": "halt"}}"#, "is not \"stop\", \"backup\""),
             (r#"{"restart": 1}"#, "expected true or \"cell\""),
             (r#"{"scheduler": "min_rtt"}"#, "unknown field `scheduler`"),
             ("7", "invalid type"),

@@ -14,15 +14,22 @@ pub(super) fn state() -> ProcessState {
     let limit = getrlimit(Resource::RLIMIT_NOFILE).ok().map(|(soft, _)| soft);
     ProcessState {
         cpu_s: times.unwrap_or_default() as f64 / 1e6,
-        // Reading the folder opens a descriptor, too.
-        descriptors_open: fs::read_dir("/proc/self/fd")
-            .ok()
-            .map(|entries| (entries.count() as u64).saturating_sub(1)),
+        descriptors_open: descriptors(),
         descriptors_max: limit.filter(|limit| *limit != RLIM_INFINITY),
         memory_resident_bytes: fs::read_to_string("/proc/self/status")
             .ok()
             .and_then(|status| resident(&status)),
     }
+}
+
+/// Open descriptors. Since Linux 6.2 the folder's size is their number (proc_pid_fd(5)). Before,
+/// its entries are counted, which takes milliseconds with many flows.
+fn descriptors() -> Option<u64> {
+    let folder = "/proc/self/fd";
+    let size = fs::metadata(folder).ok()?.len();
+    // Reading the folder opens a descriptor, too.
+    let counted = || Some((fs::read_dir(folder).ok()?.count() as u64).saturating_sub(1));
+    if size > 0 { Some(size) } else { counted() }
 }
 
 /// The line `VmRSS:  1234 kB` of proc_pid_status(5), in bytes.

@@ -10,7 +10,7 @@ use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::{Response, StatusCode, header};
 use axum::response::IntoResponse;
-use axum::routing::{get, post, put};
+use axum::routing::{MethodRouter, get, post, put};
 use futures_util::{StreamExt, stream};
 use polyrail_config::Tables;
 use serde::de::DeserializeOwned;
@@ -20,7 +20,10 @@ use tokio::time::timeout;
 
 use super::connection::CLIENT_TIMEOUT;
 use super::control::Control;
-use super::{AdminError, DRAIN_S_MAX, Drain, DrainState, ErrorCode, PathChange, Scheduler};
+use super::{
+    AdminError, DRAIN_S_MAX, Drain, DrainState, ErrorCode, FlowPage, FlowsQuery, PathChange,
+    Scheduler, UserPage, UsersQuery,
+};
 
 /// The maximum size of a request's body, in bytes.
 pub(super) const BODY_MAX: usize = 16 * 1024;
@@ -28,18 +31,29 @@ pub(super) const BODY_MAX: usize = 16 * 1024;
 /// The maximum number of concurrent readers of events.
 pub(super) const READERS_MAX: usize = 16;
 
+/// The address and the methods of each route. `docs/openapi.json` has the same.
+pub(super) fn routes<C: Tables>() -> [(&'static str, MethodRouter<Arc<Control<C>>>); 10] {
+    [
+        ("/v1/status", get(status::<C>)),
+        ("/v1/paths", get(paths::<C>)),
+        ("/v1/paths/{name}", get(path::<C>).put(set_path::<C>)),
+        ("/v1/flows", get(flows::<C>)),
+        ("/v1/users", get(users::<C>)),
+        ("/v1/scheduler", put(set_scheduler::<C>)),
+        ("/v1/linkdb", get(linkdb::<C>)),
+        ("/v1/drain", post(drain::<C>)),
+        ("/v1/reload", post(reload::<C>)),
+        ("/v1/events", get(events::<C>)),
+    ]
+}
+
 /// All routes.
 pub(super) fn router<C: Tables>(control: Arc<Control<C>>) -> Router {
-    Router::new()
-        .route("/v1/status", get(status::<C>))
-        .route("/v1/paths", get(paths::<C>))
-        .route("/v1/paths/{name}", get(path::<C>).put(set_path::<C>))
-        .route("/v1/users", get(users::<C>))
-        .route("/v1/scheduler", put(set_scheduler::<C>))
-        .route("/v1/linkdb", get(linkdb::<C>))
-        .route("/v1/drain", post(drain::<C>))
-        .route("/v1/reload", post(reload::<C>))
-        .route("/v1/events", get(events::<C>))
+    let router = Router::new();
+    let add = |router: Router<_>, (address, methods)| router.route(address, methods);
+    routes()
+        .into_iter()
+        .fold(router, add)
         .fallback(no_such_address)
         .method_not_allowed_fallback(not_that_method)
         .with_state(control)
@@ -71,9 +85,20 @@ async fn paths<C: Tables>(State(control): Shared<C>) -> JsonResult<serde_json::V
     Ok(Json(json!({ "paths": paths })))
 }
 
-async fn users<C: Tables>(State(control): Shared<C>) -> JsonResult<serde_json::Value> {
-    let users = control.users().await?;
-    Ok(Json(json!({ "users": users })))
+async fn flows<C: Tables>(
+    State(control): Shared<C>,
+    query: Result<Query<FlowsQuery>, QueryRejection>,
+) -> JsonResult<FlowPage> {
+    let Query(query) = query.map_err(|error| bad_request(error.body_text()))?;
+    control.flows(query).await.map(Json)
+}
+
+async fn users<C: Tables>(
+    State(control): Shared<C>,
+    query: Result<Query<UsersQuery>, QueryRejection>,
+) -> JsonResult<UserPage> {
+    let Query(query) = query.map_err(|error| bad_request(error.body_text()))?;
+    control.users(query).await.map(Json)
 }
 
 async fn linkdb<C: Tables>(State(control): Shared<C>) -> JsonResult<serde_json::Value> {

@@ -1,11 +1,15 @@
 //! The control thread: its start, its tasks and its end.
 
 use std::io;
+use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use axum::Router;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::Builder;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 
@@ -14,9 +18,13 @@ use super::handle::Channels;
 use super::routes::READERS_MAX;
 use super::socket::{self, Socket};
 use super::stream::Stream;
-use super::{AdminCommand, AdminEvent, AdminHandle, LinkDbProbe, Timestamp, connection, routes};
-use crate::links;
-use polyrail_config::{Admin, Config, Tables};
+use super::{
+    AdminCommand, AdminEvent, AdminHandle, LinkDbProbe, Timestamp, connection, metrics, page,
+    routes,
+};
+use crate::{links, usage};
+use polyrail_config::{Admin, Config, PageConfig, Tables};
+use polyrail_identity::NodeRole;
 
 /// Options of the control thread.
 pub struct AdminOptions<C> {
@@ -28,6 +36,8 @@ pub struct AdminOptions<C> {
     pub waker: Arc<mio::Waker>,
     /// Whether to watch the carriers' interfaces.
     pub watch_links: bool,
+    /// The file of the data that carriers with a cap have used; `None`: nothing is counted.
+    pub usage: Option<PathBuf>,
     /// Asks LinkDB for its state, if it is enabled.
     pub linkdb: Option<LinkDbProbe>,
 }
@@ -35,29 +45,45 @@ pub struct AdminOptions<C> {
 /// The maximum number of connected clients; further ones wait.
 pub(super) const CONNECTIONS_MAX: usize = 32;
 
+/// The same of the metrics.
+const SCRAPERS_MAX: usize = 8;
+
 /// How long tasks may delay the end of the thread.
 const END_WAIT: Duration = Duration::from_millis(500);
 
 /// Delay after a failed accept, as without descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Creates the socket, if one is configured, and starts the control thread.
+/// Creates the socket and the page's listener, if they are configured, and starts the control
+/// thread.
 ///
 /// # Errors
-/// The socket or the thread cannot be created. The message is for the operator.
+/// The socket, the listener or the thread cannot be created. The message is for the operator.
 pub fn start<C: Tables>(options: AdminOptions<C>) -> io::Result<AdminHandle<C>> {
     let admin = options.config.common.admin.as_ref();
     let bound = admin.map(|Admin { socket }| socket::bind(socket)).transpose()?;
+    let page = options.config.common.page.as_ref();
+    let page = page.map(|PageConfig { listen }| page::bind(*listen)).transpose()?;
+    let scraped = options.config.common.metrics;
+    let scraped = scraped.map(|scraped| metrics::listen(scraped.listen)).transpose()?;
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let (mut handle, channels) = AdminHandle::pair();
     let thread = std::thread::Builder::new().name("control".to_owned());
     handle.set_thread(thread.spawn(move || {
-        let Channels { commands, events, lost, reload } = channels;
+        let Channels { commands, events, lost, reload, metered } = channels;
         let watch_links = options.watch_links;
+        let usage = options.usage.clone();
         let control = Arc::new(options.into_control(commands));
         runtime.block_on(async {
             tokio::spawn(reload_on_request(control.clone(), reload));
-            run(control, bound, events, lost, watch_links).await;
+            tokio::spawn(page::serve(control.clone(), page));
+            let counts =
+                usage.map(|path| tokio::spawn(usage::watch(control.clone(), path, metered)));
+            run(control, (bound, scraped), events, lost, watch_links).await;
+            // It writes its file.
+            if let Some(counts) = counts {
+                let _ = tokio::time::timeout(END_WAIT, counts).await;
+            }
         });
         runtime.shutdown_timeout(END_WAIT);
     })?);
@@ -70,7 +96,7 @@ impl<C: Tables> AdminOptions<C> {
     #[doc(hidden)]
     pub async fn serve<I>(self, commands: std::sync::mpsc::SyncSender<AdminCommand<C>>, io: I)
     where
-        I: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
+        I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         connection::serve(io, routes::router(Arc::new(self.into_control(commands)))).await;
     }
@@ -79,7 +105,7 @@ impl<C: Tables> AdminOptions<C> {
         self,
         commands: std::sync::mpsc::SyncSender<AdminCommand<C>>,
     ) -> Control<C> {
-        let Self { config, start, waker, watch_links: _, linkdb } = self;
+        let Self { config, start, waker, watch_links: _, usage: _, linkdb } = self;
         let interfaces = watch::Sender::new(config.interfaces());
         let now = Timestamp::now();
         let digests = digests(&config.common.tls);
@@ -98,6 +124,7 @@ impl<C: Tables> AdminOptions<C> {
             }),
             linkdb,
             readers: Arc::new(Semaphore::new(READERS_MAX)),
+            scraped: metrics::Scraped::default(),
             reloading: Arc::default(),
             interfaces,
         }
@@ -107,7 +134,7 @@ impl<C: Tables> AdminOptions<C> {
 /// Runs all tasks until the handle is dropped.
 async fn run<C: Tables>(
     control: Arc<Control<C>>,
-    bound: Option<(UnixListener, Socket)>,
+    (bound, scraped): (Option<(UnixListener, Socket)>, Option<TcpListener>),
     events: mpsc::Receiver<(Timestamp, AdminEvent)>,
     lost: Arc<AtomicU64>,
     watch_links: bool,
@@ -119,6 +146,12 @@ async fn run<C: Tables>(
     let (listener, socket) = bound.unzip();
     if let Some(listener) = listener {
         tokio::spawn(accept(control.clone(), listener));
+    }
+    if let Some(listener) = scraped {
+        tokio::spawn(accept_scrapers(control.clone(), listener));
+    }
+    if C::ROLE == NodeRole::Gateway {
+        tokio::spawn(metrics::report_to_cloud(control.clone()));
     }
     collect(control, events, lost).await;
     drop(socket);
@@ -148,16 +181,36 @@ async fn reload_on_request<C: Tables>(control: Arc<Control<C>>, wanted: Arc<Noti
 }
 
 async fn accept<C: Tables>(control: Arc<Control<C>>, listener: UnixListener) {
-    let listener = match tokio::net::UnixListener::from_std(listener) {
-        Ok(listener) => listener,
-        Err(error) => return tracing::error!(%error, "cannot serve the admin socket"),
-    };
-    let router = routes::router(control);
-    let seats = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    match tokio::net::UnixListener::from_std(listener) {
+        Ok(listener) => {
+            let accept = || async { Ok(listener.accept().await?.0) };
+            serve_all(accept, routes::router(control), CONNECTIONS_MAX).await;
+        }
+        Err(error) => tracing::error!(%error, "cannot serve the admin socket"),
+    }
+}
+
+async fn accept_scrapers<C: Tables>(control: Arc<Control<C>>, listener: TcpListener) {
+    match tokio::net::TcpListener::from_std(listener) {
+        Ok(listener) => {
+            let accept = || async { Ok(listener.accept().await?.0) };
+            serve_all(accept, metrics::router(control), SCRAPERS_MAX).await;
+        }
+        Err(error) => tracing::error!(%error, "cannot serve the metrics"),
+    }
+}
+
+/// Serves all connections that `accept` returns, at most `max` at once.
+async fn serve_all<I, F>(accept: impl Fn() -> F, router: Router, max: usize)
+where
+    F: Future<Output = io::Result<I>>,
+    I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let seats = Arc::new(Semaphore::new(max));
     loop {
         let Ok(seat) = seats.clone().acquire_owned().await else { return };
-        match listener.accept().await {
-            Ok((stream, _)) => {
+        match accept().await {
+            Ok(stream) => {
                 let served = connection::serve(stream, router.clone());
                 tokio::spawn(async move {
                     served.await;
@@ -165,7 +218,7 @@ async fn accept<C: Tables>(control: Arc<Control<C>>, listener: UnixListener) {
                 });
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot accept an admin client");
+                tracing::warn!(%error, "cannot accept a client of the control thread");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }

@@ -181,6 +181,12 @@ pub struct SessionState {
     pub paths: u64,
     /// Open flows.
     pub flows: u64,
+    /// Users with open flows.
+    #[serde(default)]
+    pub users: u64,
+    /// Flows that users opened since it began.
+    #[serde(default)]
+    pub flows_opened: u64,
     /// Held for readers and out of order, in bytes.
     pub memory_received_bytes: u64,
     /// Held for writers until acknowledged, in bytes.
@@ -203,6 +209,15 @@ pub struct SessionState {
     pub datagram_copies_sent: u64,
     /// Datagrams received, without copies.
     pub datagrams_received: u64,
+    /// Copies of datagrams received.
+    #[serde(default)]
+    pub datagram_copies_received: u64,
     /// Datagrams that were not sent: too long, too many bindings, or they waited too long.
     pub datagrams_dropped: u64,
+    /// Of these, datagrams that were too long.
+    #[serde(default)]
+    pub datagrams_too_long: u64,
+    /// Messages to the peer that were dropped because too many waited.
+    #[serde(default)]
+    pub messages_dropped: u64,
 }

@@ -79,6 +79,14 @@ impl Stream {
         Reader { stream: self.clone(), newest, seen, follow, over: false }
     }
 
+    /// The newest events, the latest last.
+    pub(super) fn latest(&self, count: usize) -> Vec<EventRecord> {
+        let ring = self.ring();
+        let skipped = ring.lines.len().saturating_sub(count);
+        let lines = ring.lines.iter().skip(skipped);
+        lines.filter_map(|line| serde_json::from_slice(line).ok()).collect()
+    }
+
     fn ring(&self) -> MutexGuard<'_, Ring> {
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -18,6 +18,13 @@ impl Timestamp {
     }
 }
 
+impl Timestamp {
+    /// Seconds since 1970.
+    pub fn since_epoch_s(self) -> f64 {
+        self.0.unix_timestamp_nanos() as f64 / 1e9
+    }
+}
+
 impl From<SystemTime> for Timestamp {
     fn from(moment: SystemTime) -> Self {
         let moment = OffsetDateTime::from(moment).to_offset(time::UtcOffset::UTC);
@@ -57,6 +64,7 @@ mod tests {
     fn moments_are_written_and_read_to_the_millisecond() {
         let moment = Timestamp::from(UNIX_EPOCH + Duration::new(1_795_264_800, 7_999_999));
         assert_eq!(moment.to_string(), "2026-11-21T12:40:00.007Z");
+        assert!((moment.since_epoch_s() - 1_795_264_800.007).abs() < 1e-6);
         let text = serde_json::to_string(&moment).unwrap();
         assert_eq!(serde_json::from_str::<Timestamp>(&text).unwrap(), moment);
         assert!(serde_json::from_str::<Timestamp>("\"yesterday\"").is_err());

@@ -1,5 +1,8 @@
 //! The commands that talk to a running daemon, against a control thread on a real socket.
 
+#[path = "../../admin/src/tests/schema.rs"]
+mod schema;
+
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -10,13 +13,15 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use mio::{Events, Poll, Token, Waker};
+use polyrail_admin::metrics::MetricsSnapshot;
 use polyrail_admin::{
-    AdminCommand, AdminError, AdminEvent, AdminOptions, CloudPhase, CloudState, DrainState,
-    LinkDbProbe, PathCounters, PathPhase, PathState, Snapshot, StartOptions, Timestamp,
+    AdminCommand, AdminError, AdminEvent, AdminOptions, CapLevel, CapState, CloudPhase, CloudState,
+    DrainState, FlowPage, FlowPhase, FlowState, LinkDbProbe, PathChange, PathCounters, PathPhase,
+    PathState, RefusedCounts, Snapshot, StartOptions, Timestamp, UserPage, UserState,
 };
 use polyrail_config::{CarrierRole, GatewayConfig, GatewayTables, Mode, Overrides};
 use polyrail_identity::{Authority, IssueRequest, NodeRole};
-use polyrail_model::{Identity, SessionKey, TunnelMode};
+use polyrail_model::{FlowKind, FlowName, Identity, SessionKey, TunnelMode};
 use polyrail_predictor::worker::{Feeder, Input, LinkDbSettings, Options, Worker};
 
 const TEXT: &str = r#"[tls]
@@ -65,6 +70,7 @@ impl Daemon {
             start: StartOptions { file, ..StartOptions::default() },
             waker: waker.clone(),
             watch_links: false,
+            usage: None,
             linkdb,
         };
         let handle = polyrail_admin::start(options).expect("a daemon starts");
@@ -116,7 +122,18 @@ fn answer(command: AdminCommand<GatewayTables>, mode: &mut Mode) {
             reply.send(Snapshot { clouds: clouds(), ..Snapshot::default() })
         }
         AdminCommand::Paths(reply) => reply.send(vec![path(*mode)]),
-        AdminCommand::Users(reply) => reply.send(Vec::new()),
+        AdminCommand::Flows { query, reply } => {
+            // At most two flows in an answer, as a data plane that examines few.
+            let after = query.after.map_or(0, |after| after.number);
+            let flows: Vec<_> = (after + 1..=FLOWS).take(query.limit.min(2)).map(flow).collect();
+            let next = flows.last().map(|flow| flow.id).filter(|id| id.number < FLOWS);
+            reply.send(FlowPage { flows, next });
+        }
+        AdminCommand::Users { reply, .. } => {
+            reply.send(UserPage { users: vec![user()], next: None });
+        }
+        AdminCommand::Metrics(reply) => reply.send(MetricsSnapshot::default()),
+        AdminCommand::Report(_) => {}
         AdminCommand::SetPath { name, change, reply } => {
             if name != "a" {
                 return reply.send(Err(AdminError::unknown_path(&name)));
@@ -125,14 +142,71 @@ fn answer(command: AdminCommand<GatewayTables>, mode: &mut Mode) {
                 return reply.send(Err(AdminError::refused("it is the last carrier")));
             }
             *mode = change.mode.unwrap_or(*mode);
-            reply.send(Ok(path(*mode)));
+            reply.send(Ok(changed(&change, path(*mode))));
         }
         AdminCommand::SetScheduler { reply, .. } => reply.send(()),
         AdminCommand::Reload { reply, .. } => reply.send(Ok(Vec::new())),
         AdminCommand::Drain { limit, reply } => {
             reply.send(Ok(DrainState { flows: 2, ends_in_s: limit.as_secs_f64() }));
         }
-        AdminCommand::Links(_) => {}
+        AdminCommand::Links(_) | AdminCommand::Usage(_) => {}
+    }
+}
+
+/// The path with the wishes of a change.
+fn changed(change: &PathChange, path: PathState) -> PathState {
+    let cap = change.cap.flatten().map(|cap| CapState {
+        limit_bytes: cap.bytes.bytes().0,
+        reset_day: cap.reset_day,
+        at: cap.at,
+        level: CapLevel::High,
+        used_bytes: Some(40_000_000_000),
+        period_from: Some("2026-11-01".to_owned()),
+        period_until: Some("2026-12-01".to_owned()),
+    });
+    let rate_limit = change.rate_limit.flatten();
+    PathState {
+        role: change.role.unwrap_or(path.role),
+        rate_limit_bits_per_s: rate_limit.map(|limit| limit.rate().as_bps()),
+        cap,
+        ..path
+    }
+}
+
+const FLOWS: u64 = 5;
+
+fn flow(number: u64) -> FlowState {
+    let (session, kind) = (SessionKey(1), FlowKind::Tcp);
+    FlowState {
+        id: FlowName { session, kind, number },
+        kind,
+        gateway: Some("train-7".to_owned()),
+        user: "00000000000000ab".to_owned(),
+        state: FlowPhase::HalfClosed,
+        source: Some("198.18.0.2:50000".parse().expect("an address")),
+        destination: Some("example.com:443".to_owned()),
+        age_s: 61.0,
+        idle_s: 2.0,
+        sent_bytes: 1_500,
+        received_bytes: 2_000_000,
+        carriers: vec!["a".to_owned(), "b".to_owned()],
+    }
+}
+
+fn user() -> UserState {
+    UserState {
+        user: "00000000000000ab".to_owned(),
+        gateway: None,
+        address: Some("198.18.0.2".parse().expect("an address")),
+        group: None,
+        flows: 5,
+        sent_bytes: Some(7_500),
+        received_bytes: None,
+        dials: 0,
+        dials_waiting: 0,
+        refused: RefusedCounts { quota: 3, ..RefusedCounts::default() },
+        refused_reason: Some("too many dials".to_owned()),
+        refused_at: Some(Timestamp::now()),
     }
 }
 
@@ -154,6 +228,8 @@ fn path(configured_mode: Mode) -> PathState {
         peer: Some("c".to_owned()),
         enabled: true,
         role: CarrierRole::Primary,
+        rate_limit_bits_per_s: None,
+        cap: None,
         interface: None,
         configured_mode,
         mode: Some(TunnelMode::Tls),
@@ -226,6 +302,14 @@ fn operator_inspects_and_changes_paths() {
     let text = daemon.fine("paths a");
     assert!(text.contains("primary, over any interface, to c; no interface since 2"), "{text}");
 
+    let set = "path set a --role backup --rate-limit 20Mbit/s --cap 50GB --reset-day 7 --json";
+    let value: serde_json::Value = serde_json::from_str(&daemon.fine(set)).unwrap();
+    let shown = (&value["role"], &value["rate_limit_bits_per_s"], &value["cap"]["limit_bytes"]);
+    assert_eq!(shown, (&"backup".into(), &20_000_000.into(), &50_000_000_000_u64.into()));
+    assert_eq!((&value["cap"]["reset_day"], &value["cap"]["at"]), (&7.into(), &"stop".into()));
+    let value = daemon.fine("path set a --cap none --rate-limit none --json");
+    assert!(value.contains("\"cap\":null"), "{value}");
+
     for (arguments, reason) in [
         ("paths b", "there is no path \"b\""),
         ("path restart b", "there is no path \"b\""),
@@ -234,6 +318,33 @@ fn operator_inspects_and_changes_paths() {
         let (code, out, complaint) = daemon.polyrail(arguments);
         assert_eq!((code, out.as_str()), (1, ""), "{complaint}");
         assert!(complaint.contains(reason), "{complaint}");
+    }
+}
+
+#[test]
+fn operator_lists_flows_and_users() {
+    let daemon = Daemon::start();
+    let text = daemon.fine("flows");
+    let words: Vec<Vec<_>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(words.len() as u64, 1 + FLOWS, "all pages: {text}");
+    let row = "1-tcp-1 half closed train-7:00000000000000ab 198.18.0.2:50000 example.com:443 \
+               1 min 1 s 2.0 s 1.5 kB 2 MB a,b";
+    assert_eq!(words[1], row.split(' ').collect::<Vec<_>>(), "{text}");
+    let text = daemon.fine("flows --limit 3 --kind tcp --carrier b --min-age 60 --min-bytes 1");
+    assert!(text.ends_with("there are more: --after 1-tcp-3\n"), "{text}");
+    assert_eq!(text.lines().count(), 5, "{text}");
+    assert_eq!(daemon.fine("flows --after 1-tcp-4").lines().count(), 2);
+    let value: serde_json::Value = serde_json::from_str(&daemon.fine("flows --json")).unwrap();
+    assert_eq!(value["next"], "1-tcp-2", "one page");
+    assert_eq!(value["flows"][0]["state"], "half_closed");
+
+    let text = daemon.fine("users --user 00000000000000ab --min-flows 1");
+    let words: Vec<_> = text.lines().nth(1).unwrap().split_whitespace().collect();
+    let row = "00000000000000ab 198.18.0.2 5 7.5 kB - 0 3 too many dials";
+    assert_eq!(words, row.split(' ').collect::<Vec<_>>(), "{text}");
+    assert!(daemon.fine("users --json").starts_with("{\"users\":[{"));
+    for bad in ["flows --kind icmp", "flows --user x", "flows --after 7", "users --user 0xab"] {
+        assert_eq!(daemon.polyrail(bad).0, 2, "{bad}");
     }
 }
 
@@ -275,6 +386,12 @@ fn operator_inspects_linkdb() {
     for counter in ["unplaced", "gaps", "untold", "strangers", "dropped"] {
         assert_eq!(value["unrecorded"][counter], 0, "{counter}");
     }
+    // The daemon adds the telemetry sources.
+    let mut full = value.clone();
+    full["sources"] = serde_json::json!([]);
+    let document = schema::document();
+    let differences = schema::differences(&document, schema::schema(&document, "LinkDb"), &full);
+    assert!(differences.is_empty(), "{differences:#?}");
     // The daemon has locked the file.
     let (code, _, complaint) = run(&["linkdb", "stats", "--db", path.to_str().unwrap()]);
     assert_eq!(code, 1);
@@ -350,7 +467,8 @@ impl Drop for Killed {
 fn unreachable_daemon_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("s");
-    for arguments in ["status", "paths", "reload", "events", "path restart a", "linkdb status"] {
+    let commands = ["status", "paths", "flows", "users", "reload", "events", "path restart a"];
+    for arguments in commands.into_iter().chain(["linkdb status"]) {
         let (code, out, complaint) = polyrail(arguments, &socket);
         assert_eq!((code, out.as_str()), (3, ""), "{complaint}");
         assert!(
@@ -367,7 +485,18 @@ fn unreachable_daemon_is_reported() {
         assert_eq!(code, 1);
         assert!(complaint.contains("is not for this user"), "{complaint}");
     }
-    for bad in ["path set a", "path set a --mode udp", "scheduler best", "path"] {
+    let bad = [
+        "path set a",
+        "path set a --mode udp",
+        "path set a --role spare",
+        "path set a --cap 1B",
+        "path set a --cap 1GB --reset-day 29",
+        "path set a --mode tls --at backup",
+        "path set a --rate-limit 1kbit/s",
+        "scheduler best",
+        "path",
+    ];
+    for bad in bad {
         assert_eq!(polyrail(bad, &socket).0, 2, "{bad}");
     }
     assert_eq!(polyrail("path set a --enable --disable", &socket).0, 2);

@@ -76,12 +76,17 @@ fn both_examples_pass_with_their_certificates() {
     let dir = folder.path();
     let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging");
     for name in ["gateway.toml", "cloud.toml"] {
-        fs::copy(packaging.join(name), dir.join(name)).unwrap();
+        let text = fs::read_to_string(packaging.join(name)).unwrap();
+        fs::write(dir.join(name), text.replace("/run/polyrail/", "run/")).unwrap();
     }
     fails(dir, &["check", "gateway.toml"], "tls.certificate: cannot read train-7.crt");
     fine(dir, &["pki", "init", "--dir", "."]);
     fine(dir, &["pki", "issue", "--dir", ".", "--role", "gateway", "train-7"]);
     fine(dir, &["pki", "issue", "--dir", ".", "--role", "cloud", "cloud"]);
+    let (code, found) = polyrail(dir, &["check", "gateway.toml"]);
+    assert!(found.contains("run is missing, so the daemon cannot start"), "{found}");
+    assert!(code == 1 && found.ends_with("gateway.toml: FAILED: 1 error\n"), "{found}");
+    fs::create_dir(dir.join("run")).unwrap();
     let found = fine(dir, &["check", "gateway.toml"]);
     assert!(found.contains("gateway.toml: OK: a gateway to the cloud \"cloud\" over a, b"));
     let found = fine(dir, &["check", "cloud.toml", "--as", "cloud"]);
@@ -92,6 +97,7 @@ fn both_examples_pass_with_their_certificates() {
     fs::write(dir.join("bad.toml"), text.replace("timeout = \"10s\"", "timeout = 10")).unwrap();
     fails(dir, &["check", "bad.toml"], ": dial.timeout: invalid type: integer `10`");
     fails(dir, &["check", "bad.toml"], "read as a cloud's configuration");
+    fails(dir, &["check", "bad.toml"], "bad.toml: FAILED: 1 error\n");
     fails(dir, &["check", "none.toml"], "cannot read the configuration none.toml");
 }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::cap::{Cap, RateLimit};
 use crate::common::Mode;
 use crate::names::{CarrierName, CongestionControl, InterfaceName, ModemName};
 use crate::values::{PeerAddress, SourceAddress, some, some_list, some_path, yes};
@@ -28,9 +29,14 @@ pub struct CarrierConfig {
     pub congestion: CongestionControl,
     /// How its tunnels travel, when not as the top of the file says.
     pub mode: Option<Mode>,
-    /// Whether its bytes cost money: fewer connection attempts at once; default false.
+    /// Whether its bytes cost money: fewer connection attempts at once, and no copies; default
+    /// false. With a cap they do in any case.
     #[serde(default)]
     pub metered: bool,
+    /// The data that it may carry in a month, if not any.
+    pub cap: Option<Cap>,
+    /// The most that each side sends over it, if limited.
+    pub rate_limit: Option<RateLimit>,
     /// The folder for a qlog of each of its QUIC connections, if wanted.
     #[serde(default, deserialize_with = "some_path")]
     pub qlog: Option<PathBuf>,
@@ -51,11 +57,11 @@ pub enum CarrierRole {
     /// Used whenever it helps.
     #[default]
     Primary,
-    /// In this version the same as primary.
+    /// Used while no primary has room.
     Secondary,
     /// Used only while no other carrier is up.
     Backup,
-    /// Never used.
+    /// Watched, but not used.
     Never,
 }
 

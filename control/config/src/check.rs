@@ -15,7 +15,7 @@ use toml::de::DeTable;
 use crate::document::read_text;
 use crate::{
     Access, CarrierConfig, CloudConfig, Common, Config, ConfigError, CongestionControl,
-    GatewayConfig, Mode, Problem, Tables, TlsConfig,
+    GatewayConfig, InterfaceName, Mode, Problem, Tables, TlsConfig, bridges,
 };
 
 /// The result of checking a valid configuration.
@@ -25,7 +25,8 @@ pub struct CheckReport {
     pub role: NodeRole,
     /// The configuration in one line.
     pub summary: String,
-    /// With these the daemon does not start, or no tunnel comes up.
+    /// With these the daemon does not start, no tunnel comes up, or no intercepted connection
+    /// works.
     pub errors: Vec<String>,
     /// Things that may be wrong, or soon will be.
     pub warnings: Vec<String>,
@@ -95,8 +96,12 @@ fn gateway(config: &GatewayConfig) -> CheckReport {
     let mut notes = Notes::new(config);
     notes.carriers(&config.carriers, config.common.mode);
     notes.telemetry(config);
-    for interface in config.intercept.iter().flat_map(|intercept| &intercept.interfaces) {
+    let inside = config.intercept.iter().flat_map(|intercept| &intercept.interfaces);
+    for interface in inside.clone() {
         notes.interface("intercept.interfaces", interface.as_str());
+    }
+    for losing in bridges::losing_of(inside.map(InterfaceName::as_str)) {
+        notes.errors.push(format!("intercept.interfaces: {losing}: {}", losing.remedy()));
     }
     for address in config.socks5.iter().flat_map(|socks5| &socks5.listen) {
         if !address.ip().is_loopback() {
@@ -150,7 +155,7 @@ impl Notes {
             errors: [found.errors, found.ended].concat(),
             warnings: ignored.chain(found.warnings).collect(),
         };
-        notes.folders(&config.common);
+        notes.folders(&config.common, T::ROLE);
         notes
     }
 
@@ -162,16 +167,23 @@ impl Notes {
         self.warnings.push(format!("{key}: {text}"));
     }
 
-    /// Warns of a missing folder. systemd creates some of them when it starts the daemon.
+    /// Warns of a missing folder.
     fn folder(&mut self, key: &str, folder: Option<&Path>, consequence: &str) {
         if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
             self.warn(key, format!("the folder {} is missing: {consequence}", folder.display()));
         }
     }
 
-    fn folders(&mut self, common: &Common) {
+    fn folders(&mut self, common: &Common, role: NodeRole) {
         let socket = common.admin.as_ref().and_then(|admin| admin.socket.parent());
-        self.folder("admin.socket", socket, "without it the daemon cannot start");
+        let missing = socket.filter(|folder| !folder.is_dir());
+        if let Some(folder) = missing.filter(|folder| !unit_creates(Path::new("/"), folder, role)) {
+            let (folder, unit) = (folder.display(), unit(role));
+            self.errors.push(format!(
+                "admin.socket: the folder {folder} is missing, so the daemon cannot start: create \
+                 it, or install {unit}, which creates {RUN_FOLDER}"
+            ));
+        }
         let database = common.linkdb.as_ref().and_then(|linkdb| linkdb.path.parent());
         self.folder("linkdb.path", database, "without it LinkDB stays off");
     }
@@ -250,6 +262,23 @@ impl Notes {
         }
     }
 }
+
+/// The packaged unit of a daemon.
+fn unit(role: NodeRole) -> String {
+    format!("polyrail-{}.service", role.as_str())
+}
+
+/// Whether the daemon's unit is installed and creates the folder before it starts the daemon.
+fn unit_creates(root: &Path, folder: &Path, role: NodeRole) -> bool {
+    let is_installed = || UNITS.iter().any(|units| root.join(units).join(unit(role)).exists());
+    folder == Path::new(RUN_FOLDER) && is_installed()
+}
+
+/// The `RuntimeDirectory` of both units.
+const RUN_FOLDER: &str = "/run/polyrail";
+
+/// Where systemd looks for units (systemd.unit(5)).
+const UNITS: [&str; 3] = ["etc/systemd/system", "usr/lib/systemd/system", "lib/systemd/system"];
 
 /// Prefixes that are rarely opened on purpose.
 const SENSITIVE: &[(&str, &str)] = &[
@@ -357,8 +386,6 @@ mod tests {
         assert!(found.len() == 1 && found[0].starts_with(opened), "{found:?}");
         let found = cloud("", "[log]\nfile = \"logs/x\"\n");
         assert!(found[0].starts_with("line 7: log.file: this key is ignored"), "{found:?}");
-        let found = cloud("", "[admin]\nsocket = \"none/s\"\n");
-        assert!(found[0].starts_with("admin.socket: the folder"), "{found:?}");
         let missing = |key, name| {
             let quic = "QUIC has rail, bbr, cubic and reno, but no";
             let instead = if key == "congestion" { "bbr" } else { "that of the other carriers" };
@@ -372,6 +399,33 @@ mod tests {
         assert_eq!(cloud(control, "[carrier_congestion]\na = \"y\"\nb = \"reno\"\n"), both);
         assert_eq!(cloud(&format!("mode = \"tls\"\n{control}"), ""), both[1..2]);
         assert_eq!(cloud(&format!("mode = \"quic\"\n{control}"), ""), both[..1]);
+    }
+
+    #[test]
+    fn missing_folder_of_the_socket_is_an_error_unless_the_unit_creates_it() {
+        let (_folder, dir) = world();
+        let tls = TLS.replace('N', "c");
+        let socket = "[admin]\nsocket = \"none/s\"\n";
+        let text = format!("listen = [\"[::]:4433\"]\n{tls}{socket}");
+        let CheckReport { errors, warnings, .. } = report(&dir, &text);
+        assert_eq!(warnings, Vec::<String>::new());
+        let missing = format!("admin.socket: the folder {} is missing", dir.join("none").display());
+        assert!(errors.len() == 1 && errors[0].starts_with(&missing), "{errors:?}");
+        fs::create_dir(dir.join("none")).unwrap();
+        assert_eq!(report(&dir, &text).errors, Vec::<String>::new());
+
+        let creates = |folder, role| unit_creates(&dir, Path::new(folder), role);
+        assert!(!creates(RUN_FOLDER, NodeRole::Cloud));
+        fs::create_dir_all(dir.join(UNITS[1])).unwrap();
+        fs::write(dir.join(UNITS[1]).join("polyrail-cloud.service"), "").unwrap();
+        assert!(creates(RUN_FOLDER, NodeRole::Cloud));
+        assert!(!creates(RUN_FOLDER, NodeRole::Gateway));
+        assert!(!creates("/run/other", NodeRole::Cloud));
+        for role in [NodeRole::Gateway, NodeRole::Cloud] {
+            let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd");
+            let text = fs::read_to_string(packaging.join(unit(role))).unwrap();
+            assert!(text.contains("\nRuntimeDirectory=polyrail\n"), "{text}");
+        }
     }
 
     #[test]

@@ -124,7 +124,7 @@ impl Dial {
 impl Tables for CloudTables {
     const ROLE: NodeRole = NodeRole::Cloud;
     const NEEDS_RESTART: &'static [&'static str] =
-        &["admin", "linkdb.path", "listen", "mode", "session.memory", "tunnel"];
+        &["admin", "linkdb.path", "listen", "metrics", "mode", "page", "session.memory", "tunnel"];
 
     fn interfaces(&self) -> Option<Vec<String>> {
         Some(Vec::new())

@@ -1,6 +1,7 @@
-//! The tables of both daemons: mode, log, TLS, session, scheduler, admin socket.
+//! The tables of both daemons: mode, log, TLS, session, scheduler, admin socket, metrics.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,7 +13,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Broken;
 use crate::linkdb::LinkDbConfig;
-use crate::values::{count, displayed, duration, mebibytes, path, some_path, with_unit};
+use crate::page::PageConfig;
+use crate::values::{
+    LoopbackAddress, count, displayed, duration, mebibytes, one, path, some_path, with_unit,
+};
 
 /// The keys and tables of both daemons.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,6 +43,10 @@ pub struct Common {
     pub admin: Option<Admin>,
     /// The database of handovers, if any.
     pub linkdb: Option<LinkDbConfig>,
+    /// The status page, if any.
+    pub page: Option<PageConfig>,
+    /// Metrics for Prometheus, if any.
+    pub metrics: Option<MetricsConfig>,
 }
 
 /// How tunnels travel, as the operator chooses.
@@ -223,6 +231,15 @@ pub struct Admin {
     pub socket: PathBuf,
 }
 
+/// `[metrics]`: where Prometheus reads this daemon's metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MetricsConfig {
+    /// A loopback address, because the metrics have neither encryption nor access control.
+    #[serde(deserialize_with = "one::<_, LoopbackAddress, _>")]
+    pub listen: SocketAddr,
+}
+
 /// The longest path of a Unix socket in bytes (`sun_path` without its last zero, unix(7)).
 pub const SOCKET_PATH_MAX: usize = 107;
 
@@ -275,8 +292,8 @@ impl fmt::Display for Mode {
 
 impl Common {
     /// The names of its fields.
-    pub(crate) const KEYS: [&'static str; 8] =
-        ["mode", "log", "tls", "session", "scheduler", "udp", "admin", "linkdb"];
+    pub(crate) const KEYS: [&'static str; 10] =
+        ["mode", "log", "tls", "session", "scheduler", "udp", "admin", "linkdb", "metrics", "page"];
 
     /// The paths in it.
     pub(crate) fn paths(&mut self) -> Vec<&mut PathBuf> {

@@ -12,10 +12,11 @@ use crate::carrier::CarrierConfig;
 use crate::common::{Common, Mode};
 use crate::document::{Config, Tables};
 use crate::error::Broken;
+use crate::groups::{self, GroupConfig};
 use crate::intercept::Intercept;
 use crate::telemetry::TelemetryConfig;
 use crate::users::{Dns, Socks5, Users};
-use crate::values::{PeerAddress, count, displayed, duration, identity, list, with_unit};
+use crate::values::{PeerAddress, count, displayed, duration, identity, list, path, with_unit};
 
 /// `gateway.toml`, checked.
 pub type GatewayConfig = Config<GatewayTables>;
@@ -42,6 +43,12 @@ pub struct GatewayTables {
     /// How users are distinguished.
     #[serde(default)]
     pub users: Users,
+    /// Users with a share of their own; a user belongs to the first group that names it.
+    #[serde(default, rename = "group", skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<GroupConfig>,
+    /// Where the carriers' used data is kept.
+    #[serde(default)]
+    pub usage: Usage,
     /// The sources of positions and cells; by default none.
     #[serde(default)]
     pub telemetry: TelemetryConfig,
@@ -78,6 +85,21 @@ pub struct StandbyCloud {
     /// Where it listens, over each carrier; 1 to 8.
     #[serde(deserialize_with = "list::<_, PeerAddress, _, 1, 8>")]
     pub addresses: Vec<SocketAddr>,
+}
+
+/// `[usage]`: where the data that carriers have carried is kept, for their caps.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Usage {
+    /// The file.
+    #[serde(deserialize_with = "path")]
+    pub path: PathBuf,
+}
+
+impl Default for Usage {
+    fn default() -> Self {
+        Self { path: PathBuf::from("/var/lib/polyrail/usage.json") }
+    }
 }
 
 /// `[restart]`: when and how a path's connection is replaced by a fresh one.
@@ -183,11 +205,35 @@ impl GatewayTables {
                 return Err(Broken::new(key, reason));
             }
         }
+        self.cap_rules()?;
         if self.carriers.iter().any(CarrierConfig::usable) {
             return Ok(());
         }
         let reason = "no carrier may be used: each is disabled or has the role \"never\"";
         Err(Broken::new("carrier[1]", reason))
+    }
+
+    /// A cap counts the bytes of the carrier's interface.
+    fn cap_rules(&self) -> Result<(), Broken> {
+        for (index, carrier) in self.carriers.iter().enumerate().filter(|(_, c)| c.cap.is_some()) {
+            let broken =
+                |reason: String| Broken::new(format!("carrier[{}].cap", index + 1), reason);
+            let Some(interface) = &carrier.interface else {
+                let reason = "a cap needs an interface, because it counts the interface's bytes";
+                return Err(broken(reason.to_owned()));
+            };
+            let shares = |other: &&CarrierConfig| {
+                other.name != carrier.name && other.interface.as_ref() == Some(interface)
+            };
+            if let Some(other) = self.carriers.iter().find(shares) {
+                let reason = format!(
+                    "it counts the bytes of the interface, which carrier \"{}\" has, too",
+                    other.name
+                );
+                return Err(broken(reason));
+            }
+        }
+        Ok(())
     }
 
     fn port_rules(&self) -> Result<(), Broken> {
@@ -215,8 +261,11 @@ impl Tables for GatewayTables {
         "dns.port",
         "intercept",
         "linkdb.path",
+        "metrics",
+        "page",
         "session.memory",
         "socks5.listen",
+        "usage",
         "users",
     ];
 
@@ -230,7 +279,7 @@ impl Tables for GatewayTables {
 
     fn paths(&mut self) -> Vec<&mut PathBuf> {
         let qlogs = self.carriers.iter_mut().filter_map(|carrier| carrier.qlog.as_mut());
-        qlogs.chain(&mut self.telemetry.replay).collect()
+        qlogs.chain(&mut self.telemetry.replay).chain([&mut self.usage.path]).collect()
     }
 
     fn rules(&self, common: &Common) -> Result<(), Broken> {
@@ -244,6 +293,7 @@ impl Tables for GatewayTables {
             return Err(Broken::new("dns", "[dns] needs [intercept], which diverts the queries"));
         }
         self.port_rules()?;
+        groups::rules(&self.groups, self.users.key)?;
         self.intercept.as_ref().map_or(Ok(()), |intercept| intercept.rules(&self.carriers))?;
         self.telemetry.rules()?;
         if common.linkdb.as_ref().is_some_and(|linkdb| linkdb.share.is_some()) {

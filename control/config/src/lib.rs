@@ -6,6 +6,8 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bridges;
+mod cap;
 mod carrier;
 pub mod check;
 mod cloud;
@@ -13,11 +15,13 @@ mod common;
 mod document;
 mod error;
 mod gateway;
+mod groups;
 mod intercept;
 pub mod kernel;
 mod linkdb;
 pub mod log;
 mod names;
+mod page;
 mod telemetry;
 mod users;
 mod values;
@@ -25,20 +29,26 @@ mod values;
 #[cfg(test)]
 mod tests;
 
+pub use cap::{Cap, CapAction, CapBytes, RateLimit};
 pub use carrier::{CarrierConfig, CarrierRole};
 pub use cloud::{Access, CloudConfig, CloudTables, Dial, TunnelConfig};
 pub use common::{
-    Admin, Common, DatagramCopies, Filtering, LogConfig, LogFormat, LogLevel, Mode, Overrides,
-    SOCKET_PATH_MAX, SchedulerConfig, SessionConfig, TlsConfig, UdpConfig, chain,
+    Admin, Common, DatagramCopies, Filtering, LogConfig, LogFormat, LogLevel, MetricsConfig, Mode,
+    Overrides, SOCKET_PATH_MAX, SchedulerConfig, SessionConfig, TlsConfig, UdpConfig, chain,
 };
 pub use document::{Config, FILE_MAX, Tables};
 pub use error::{ConfigError, Problem};
 pub use gateway::{
-    CARRIERS_MAX, CLOUDS_MAX, CloudPeer, GatewayConfig, GatewayTables, Restart, StandbyCloud,
+    CARRIERS_MAX, CLOUDS_MAX, CloudPeer, GatewayConfig, GatewayTables, Restart, StandbyCloud, Usage,
 };
+pub use groups::{GROUPS_MAX, GroupConfig};
 pub use intercept::{Intercept, OnExit, OtherTraffic, Ports, PrivateTraffic, UdpTraffic};
 pub use linkdb::{EVENTS_MAX, LinkDbConfig};
-pub use names::{BusAddress, CarrierName, CongestionControl, InterfaceName, ModemName, NameError};
+pub use names::{
+    BusAddress, CarrierName, CongestionControl, GroupName, InterfaceName, LinkAddress, ModemName,
+    NameError,
+};
+pub use page::PageConfig;
 pub use polyrail_scheduler::ChainSpec;
 pub use telemetry::TelemetryConfig;
 pub use users::{Dns, Socks5, SocksReply, UserKey, Users};

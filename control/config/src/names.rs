@@ -72,6 +72,16 @@ names! {
     ModemName: "a modem's device identifier, IMEI or object path", |text| {
         is_short(text, 255) && text.bytes().all(|c| c.is_ascii_graphic())
     };
+    /// A group's name, chosen by the operator: 1 to 32 of `a-z 0-9 - _`.
+    GroupName: "a group name (1 to 32 of a-z, 0-9, '-', '_')", |text| is_plain(text, 32);
+    /// An Ethernet address: six pairs of lower-case hexadecimal digits with colons between.
+    LinkAddress: "a link address such as \"02:00:5e:10:00:01\" (lower case)", |text| {
+        text.len() == 17
+            && text.bytes().enumerate().all(|(place, c)| match place % 3 {
+                2 => c == b':',
+                _ => c.is_ascii_digit() || (b'a'..=b'f').contains(&c),
+            })
+    };
     /// The address of a D-Bus bus: `transport:key=value`, at most 512 bytes (D-Bus specification,
     /// "Server Addresses"). Whether a bus is there shows when it is used.
     BusAddress: "the address of a bus such as \"unix:path=/run/dbus/system_bus_socket\"", |text| {
@@ -79,6 +89,14 @@ names! {
         is_short(text, 512)
             && parts.is_some_and(|(transport, keys)| is_plain(transport, 32) && keys.contains('='))
     };
+}
+
+impl LinkAddress {
+    /// Its six octets.
+    pub fn octets(&self) -> Vec<u8> {
+        let pairs = self.0.split(':');
+        pairs.filter_map(|pair| u8::from_str_radix(pair, 16).ok()).collect()
+    }
 }
 
 impl CongestionControl {
@@ -119,6 +137,11 @@ mod tests {
         }
         for bad in ["", "a b", "\u{e9}", "a\n", &"x".repeat(256)] {
             assert!(bad.parse::<ModemName>().is_err(), "{bad:?} passed");
+        }
+        let link: LinkAddress = "02:00:5e:10:00:ff".parse().unwrap();
+        assert_eq!(link.octets(), [2, 0, 0x5e, 0x10, 0, 0xff]);
+        for bad in ["", "02:00:5e:10:00:FF", "02:00:5e:10:00:f", "02-00-5e-10-00-ff", "0"] {
+            assert!(bad.parse::<LinkAddress>().is_err(), "{bad:?} passed");
         }
         assert!("bbr".parse::<CongestionControl>().is_ok());
         assert!("BBR".parse::<CongestionControl>().is_err());

@@ -62,7 +62,9 @@ fn gateway_defaults_are_as_documented() {
     let session = SessionConfig { linger, memory, flows_max, user_flows_max, flow_idle };
     assert_eq!(common.session, session);
     assert_eq!(common.scheduler.chain, ChainSpec::named("polyrail").unwrap());
-    assert_eq!((common.admin, common.linkdb, ignored), (None, None, vec![]));
+    assert_eq!((common.admin, common.linkdb), (None, None));
+    assert_eq!((common.metrics, common.page), (None, None));
+    assert_eq!(ignored, vec![]);
 
     let carrier = &own.carriers[0];
     assert!(!carrier.metered && carrier.usable());
@@ -168,6 +170,7 @@ fn every_table_of_a_cloud_is_read() {
                   [admin]\nsocket = \"s\"\n[session]\nmemory = \"4 GiB\"\n\
                   [access]\nallow = [\"10.0.0.0/8\"]\ndeny_ports = []\n\
                   [linkdb]\npath = \"l.redb\"\nshare = false\n\
+                  [metrics]\nlisten = \"[::1]:9464\"\n\
                   [udp]\nfiltering = \"endpoint\"\n\
                   [carrier_congestion]\nsatellite = \"cubic\"\nlte-a = \"bbr\"\n";
     let text = format!("congestion = \"reno\"\n{CLOUD}{tables}");
@@ -176,6 +179,8 @@ fn every_table_of_a_cloud_is_read() {
     assert_eq!(common.admin.unwrap().socket, PathBuf::from("/etc/polyrail/s"));
     assert_eq!(common.session.memory, Bytes::from_mib(4096));
     assert_eq!(common.udp.filtering(), Filtering::Endpoint);
+    let listen = "[::1]:9464".parse().unwrap();
+    assert_eq!(common.metrics, Some(MetricsConfig { listen }));
     assert!(own.access.deny_ports.is_empty());
     assert_eq!(own.access.allow[0].to_string(), "10.0.0.0/8");
     let linkdb = LinkDbConfig {
@@ -282,6 +287,11 @@ fn mistakes_about_carriers_have_line_key_and_reason() {
         ("congestion = \"B B\"", "congestion", "bbr"),
         ("mode = \"udp\"", "mode", "unknown variant `udp`, expected one of `auto`, `quic`, `tls`"),
         ("metered = 1", "metered", "expected a boolean"),
+        ("rate_limit = \"63 kbit/s\"", "rate_limit", "not between 64 kbit/s and 100 Gbit/s"),
+        ("cap = { bytes = \"50 GBit\" }", "cap.bytes", "an amount of data"),
+        ("cap = { bytes = \"1 GB\", reset_day = 29 }", "cap.reset_day", "between 1 and 28"),
+        ("cap = { bytes = \"1 GB\", at = \"off\" }", "cap.at", "\"limit:RATE\""),
+        ("cap = { bytes = \"1 GB\" }", "cap", "needs an interface"),
         ("qlog = \"\"", "qlog", "empty path"),
         ("modem = \"a b\"", "modem", "not a modem's"),
     ];
@@ -292,6 +302,46 @@ fn mistakes_about_carriers_have_line_key_and_reason() {
     for unused in ["role = \"never\"", "enabled = false"] {
         let reason = "no carrier may be used";
         assert_placed(&["interface = \"wwan0\"", unused, "[[carrier]]", "carrier[1]", reason]);
+    }
+}
+
+#[test]
+fn caps_and_groups_are_read_and_checked() {
+    let keys = "role = \"secondary\"\nrate_limit = \"20 Mbit/s\"\n\
+                cap = { bytes = \"50 GB\", at = \"limit:1 Mbit/s\" }\n";
+    let groups = "[[group]]\nname = \"crew\"\nweight = 4\nsources = [\"10.1.0.0/24\"]\n\
+                  [[group]]\nname = \"staff\"\nweight = 2\n\
+                  link_addresses = [\"02:00:00:00:00:01\"]\n";
+    let text = GATEWAY.replace("[socks5]", &format!("{keys}\n[socks5]")) + groups;
+    let config = gateway(&text).unwrap();
+    let (carrier, cap) = (&config.carriers[0], config.carriers[0].cap.unwrap());
+    assert_eq!(carrier.rate_limit.unwrap().rate().as_mbps(), 20.0);
+    assert_eq!((cap.bytes.bytes().0, cap.reset_day), (50_000_000_000, 1));
+    assert_eq!(cap.at, CapAction::Limit("1 Mbit/s".parse().unwrap()));
+    assert_eq!(config.groups.iter().map(|group| group.weight).collect::<Vec<_>>(), [4, 2]);
+    assert_eq!(config.usage.path, PathBuf::from("/var/lib/polyrail/usage.json"));
+
+    let other = "[[carrier]]\nname = \"b\"\ninterface = \"wwan0\"\nsource = \"192.0.2.9\"\n";
+    let found = problem(gateway(&(text.clone() + other)));
+    assert_eq!(found.key, "carrier[1].cap", "{found}");
+    assert!(found.reason.contains("\"b\" has, too"), "{found}");
+    for (from, to, key, reason) in [
+        ("weight = 4", "weight = 17", "group[1].weight", "between 1 and 16"),
+        ("weight = 4", "weight = 0", "group[1].weight", "between 1 and 16"),
+        ("\"staff\"", "\"crew\"", "group[2].name", "already named \"crew\""),
+        ("sources = [\"10.1.0.0/24\"]", "", "group[1]", "needs sources or link_addresses"),
+        ("10.1.0.0/24", "10.1.0.1/24", "group[1].sources[1]", "bits beyond its length"),
+        ("00:01\"]", "00:0G\"]", "group[2].link_addresses[1]", "not a link address"),
+        (
+            "[socks5]",
+            "[users]\nkey = \"address\"\n[socks5]",
+            "group[2].link_addresses",
+            "no link address is known",
+        ),
+    ] {
+        let found = problem(gateway(&text.replacen(from, to, 1)));
+        assert_eq!(found.key, key, "{found}");
+        assert!(found.reason.contains(reason), "{found}");
     }
 }
 
@@ -320,6 +370,10 @@ fn mistakes_in_other_tables_have_line_key_and_reason() {
         ("restart]", "interval = \"1ms\"", "restart.interval", "not between 20ms and 10s"),
         ("telemetry]", "gpsd = \"localhost:2947\"", "telemetry.gpsd", "not an IP address"),
         ("telemetry]", "gpsd = 2947", "telemetry.gpsd", "a string"),
+        ("metrics]", "listen = \"192.0.2.1:1\"", "metrics.listen", "not a loopback address"),
+        ("metrics]", "listen = \"[::]:1\"", "metrics.listen", "not a loopback address"),
+        ("metrics]", "listen = 9464", "metrics.listen", "a string"),
+        ("metrics]", "port = 1", "metrics.port", "unknown field"),
         ("telemetry]", "modem_manager = \"yes\"", "telemetry.modem_manager", "a boolean"),
         ("telemetry]", "modem_manager_bus = \"/b\"", "telemetry.modem_manager_bus", "of a bus"),
         (
@@ -506,6 +560,10 @@ fn mistakes_of_a_cloud_are_placed() {
         (&many, "carrier_congestion", 6),
         ("[linkdb]\npath = \"l\"\nforecast = 1", "linkdb.forecast", 8),
         ("[udp]\nfiltering = \"port\"", "udp.filtering", 7),
+        ("[page]", "page.listen", 6),
+        ("[page]\nlisten = \"192.0.2.1:8080\"", "page.listen", 7),
+        ("[page]\nlisten = \"0.0.0.0:8080\"", "page.listen", 7),
+        ("[page]\nlisten = \"localhost:8080\"", "page.listen", 7),
     ];
     for (extra, key, line) in rows {
         let found = problem(cloud(&format!("{CLOUD}{extra}\n")));
@@ -547,14 +605,14 @@ fn reference_has_every_key() {
         let quoted = format!("`{key}`");
         rows.iter().any(|row| row.split('|').nth(1).is_some_and(|cell| cell.contains(&quoted)))
     };
-    let tables = "cloud cloud.standby restart intercept dns socks5 users telemetry log tls \
-                  session scheduler udp admin linkdb carrier access dial tunnel";
+    let tables = "cloud cloud.standby restart intercept dns socks5 users telemetry log tls session \
+                  scheduler udp admin metrics linkdb page carrier group usage access dial tunnel";
     let tables: Vec<_> = tables.split_whitespace().collect();
     let mut count = 0;
     for table in std::iter::once("").chain(tables.iter().copied()) {
         let text = match table {
             "" => "x = 1\n".to_owned(),
-            list @ ("carrier" | "cloud.standby") => format!("[[{list}]]\nx = 1\n"),
+            list @ ("carrier" | "cloud.standby" | "group") => format!("[[{list}]]\nx = 1\n"),
             table => format!("[{table}]\nx = 1\n"),
         };
         let tls = if table == "tls" {

@@ -202,6 +202,8 @@ macro_rules! read_as {
 read_as! {
     /// An address and port to listen on.
     ListenAddress(SocketAddr) = listen_address;
+    /// A loopback address and port to listen on.
+    LoopbackAddress(SocketAddr) = loopback_address;
     /// An address and port to connect to.
     PeerAddress(SocketAddr) = peer_address;
     /// An address of this host to send from.
@@ -220,6 +222,15 @@ fn listen_address(text: &str) -> Result<SocketAddr, String> {
         a if a.ip().is_multicast() => Err(format!("{text:?} is a multicast address")),
         a => Ok(a),
     }
+}
+
+fn loopback_address(text: &str) -> Result<SocketAddr, String> {
+    let address = listen_address(text)?;
+    let is_loopback = address.ip().to_canonical().is_loopback();
+    is_loopback.then_some(address).ok_or_else(|| {
+        let reason = "other machines could connect, and there is no password";
+        format!("\"{address}\" is not a loopback address such as \"127.0.0.1:9464\": {reason}")
+    })
 }
 
 fn peer_address(text: &str) -> Result<SocketAddr, String> {

@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use polyrail_admin::AdminEvent;
-use polyrail_config::{CarrierConfig, CarrierRole, GatewayConfig, Mode, Restart};
-use polyrail_model::{LinkSample, TunnelMode};
+use polyrail_admin::{AdminEvent, PathChange};
+use polyrail_config::{CarrierConfig, GatewayConfig, Mode};
+use polyrail_model::{LinkSample, PathWish, TunnelMode};
 use polyrail_relay::{Label, Relay};
 use polyrail_session::TunnelKey;
 use polyrail_tunnel::tls::SEGMENT_SHORT;
@@ -15,20 +15,21 @@ use super::links::Links;
 use super::policy::{
     Action, AttemptId, Ending, EndingKind, Link, Pace, Policy, Reading, Rtt, Start,
 };
+use super::wishes::Wishes;
 use super::{Clients, Effort};
 
 #[derive(Debug)]
 pub(super) struct Carrier {
     pub(super) config: CarrierConfig,
     pub(super) policy: Policy,
+    pub(super) wishes: Wishes,
     /// Its name for operators: with the name of the cloud, unless that is the first one.
     title: String,
     /// The cloud's place in the configuration.
     cloud: usize,
     effort: Effort,
-    /// An operator's choices; they override the configuration.
-    wished_enabled: Option<bool>,
-    wished_mode: Option<Mode>,
+    /// How the session uses its paths.
+    wish: PathWish,
     /// The configured mode.
     mode: Mode,
     spec: CarrierSpec,
@@ -54,7 +55,9 @@ impl Carrier {
     ) -> Self {
         let mode = config.carrier_mode(carrier);
         let addresses = addresses(config, cloud, carrier);
-        let pace = pace(&config.restart, carrier, Effort::Full);
+        let wishes = Wishes::default();
+        let (restart, frugal) = (config.restart.clone(), wishes.is_frugal(carrier));
+        let pace = Pace { restart, frugal, probing: false };
         let policy = Policy::new(pace, carrier.usable(), mode, addresses, seed);
         let name = &carrier.name;
         let title = match config.clouds().nth(cloud).filter(|_| cloud > 0) {
@@ -68,8 +71,8 @@ impl Carrier {
             spec: spec(carrier),
             config: carrier.clone(),
             policy,
-            wished_enabled: None,
-            wished_mode: None,
+            wish: wishes.path_wish(carrier),
+            wishes,
             mode,
             alive: Vec::new(),
             without_congestion: [false; 2],
@@ -84,10 +87,9 @@ impl Carrier {
         &self.title
     }
 
-    /// Whether configuration and operator permit it.
+    /// Whether the operator wants it used.
     pub(super) fn is_enabled(&self) -> bool {
-        let wish = self.wished_enabled.unwrap_or(self.config.enabled);
-        wish && self.config.role != CarrierRole::Never
+        self.wishes.is_enabled(&self.config)
     }
 
     pub(super) fn effort(&self) -> Effort {
@@ -96,20 +98,27 @@ impl Carrier {
 
     /// Whether it may be used, and its traffic costs nothing.
     pub(super) fn is_free(&self) -> bool {
-        self.is_enabled() && !is_frugal(&self.config) && self.policy.has_link()
+        let (wishes, config) = (&self.wishes, &self.config);
+        wishes.is_usable(config) && !wishes.is_frugal(config) && self.policy.has_link()
     }
 
     /// Sets how much it tries to reach its cloud.
-    pub(super) fn set_effort(&mut self, now: Instant, restart: &Restart, effort: Effort) {
+    pub(super) fn set_effort(&mut self, now: Instant, effort: Effort) {
         let before = std::mem::replace(&mut self.effort, effort);
         if before == effort {
             return;
         }
-        self.policy.set_pace(pace(restart, &self.config, effort));
-        self.policy.set_enabled(now, self.is_enabled() && effort != Effort::Off);
+        self.policy.set_probing(effort == Effort::Probe);
+        self.enable(now);
         if (before, effort) == (Effort::Probe, Effort::Full) {
             self.policy.hurry(now);
         }
+    }
+
+    /// Has connections only if the operator wants it used, and its cloud is needed.
+    fn enable(&mut self, now: Instant) {
+        let usable = self.wishes.is_usable(&self.config) && self.effort != Effort::Off;
+        self.policy.set_enabled(now, usable);
     }
 
     /// The policy's id of a tunnel of this carrier.
@@ -136,6 +145,7 @@ impl Carrier {
         clients: &mut Clients,
         events: &mut Vec<AdminEvent>,
     ) {
+        self.follow_wishes(now, relay, events);
         for (id, key) in &self.alive {
             if let Some(reading) = read(relay, *key) {
                 self.policy.observe(now, *id, reading);
@@ -176,16 +186,28 @@ impl Carrier {
         }
     }
 
-    /// Sets an operator's choice to enable or disable it; `None`: the configuration decides.
-    pub(super) fn wish_enabled(&mut self, now: Instant, wish: Option<bool>) {
-        self.wished_enabled = wish;
-        self.policy.set_enabled(now, self.is_enabled() && self.effort != Effort::Off);
+    /// Applies the operator's wishes, and reports how far its cap is used. The cap is of all clouds
+    /// together, so the carrier to the first one reports it.
+    fn follow_wishes(&mut self, now: Instant, relay: &mut Relay, events: &mut Vec<AdminEvent>) {
+        self.enable(now);
+        self.policy.set_frugal(self.wishes.is_frugal(&self.config));
+        let wish = self.wishes.path_wish(&self.config);
+        if std::mem::replace(&mut self.wish, wish) != wish {
+            relay.set_wish(now, &self.spec.name, wish);
+        }
+        let news = self.wishes.news(&self.config);
+        if let Some((before, level)) = news.filter(|_| self.cloud == 0) {
+            self.tell_cap(before, level, events);
+        }
     }
 
-    /// Sets an operator's choice of the mode; `None`: the configuration decides.
-    pub(super) fn wish_mode(&mut self, now: Instant, wish: Option<Mode>) {
-        self.wished_mode = wish;
-        self.policy.set_mode(now, wish.unwrap_or(self.mode));
+    /// Takes an operator's change.
+    pub(super) fn change(&mut self, now: Instant, change: &PathChange) {
+        self.wishes.change(change);
+        self.enable(now);
+        if let Some(mode) = change.mode {
+            self.policy.set_mode(now, mode);
+        }
     }
 
     /// Applies its table of a new configuration. A changed key that needs a fresh connection starts
@@ -201,21 +223,18 @@ impl Carrier {
             self.spec = spec(new);
             self.without_congestion = [false; 2];
         }
-        self.policy.set_pace(pace(&config.restart, new, self.effort));
+        self.policy.set_restart(config.restart.clone());
         let mode = config.carrier_mode(new);
         // A changed mode in the configuration overrides the operator's choice.
         if std::mem::replace(&mut self.mode, mode) != mode || old.mode != new.mode {
-            self.wish_mode(now, None);
+            self.policy.set_mode(now, mode);
         }
-        if old.enabled != new.enabled {
-            self.wished_enabled = None;
-        }
-        self.wish_enabled(now, self.wished_enabled);
+        self.wishes.reload(&old, new);
+        self.enable(now);
         self.policy.set_addresses(now, addresses(config, self.cloud, new));
         // The keys that only a fresh connection applies.
-        let of_connections = |carrier: &CarrierConfig| {
-            (carrier.congestion.clone(), carrier.qlog.clone(), carrier.role, carrier.metered)
-        };
+        let of_connections =
+            |carrier: &CarrierConfig| (carrier.congestion.clone(), carrier.qlog.clone());
         if (&old.interface, old.source) != (&new.interface, new.source) {
             self.located = false;
             self.policy.rebind(now);
@@ -247,9 +266,7 @@ impl Carrier {
         );
         let outcome = self.connect(now, clients, &start, rtt);
         let outcome = outcome.and_then(|tunnel| {
-            let backup = self.config.role == CarrierRole::Backup;
-            let (carrier, metered) = (self.spec.name.clone(), self.config.metered);
-            let label = Label { carrier, backup, metered };
+            let label = Label { carrier: self.spec.name.clone(), wish: self.wish };
             relay.add_tunnel(tunnel, label).map_err(|error| CloseReason::Internal {
                 action: "register a tunnel's socket with epoll".to_owned(),
                 detail: error.to_string(),
@@ -364,15 +381,6 @@ fn spec(carrier: &CarrierConfig) -> CarrierSpec {
         qlog: carrier.qlog.clone(),
         ..CarrierSpec::default()
     }
-}
-
-fn is_frugal(carrier: &CarrierConfig) -> bool {
-    carrier.metered || carrier.role == CarrierRole::Backup
-}
-
-fn pace(restart: &Restart, carrier: &CarrierConfig, effort: Effort) -> Pace {
-    let probing = effort == Effort::Probe;
-    Pace { restart: restart.clone(), frugal: is_frugal(carrier), probing }
 }
 
 /// The addresses of a cloud of the families that the carrier can use.

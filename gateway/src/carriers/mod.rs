@@ -9,14 +9,18 @@ mod links;
 mod policy;
 mod state;
 mod tell;
+mod wishes;
 
 #[cfg(test)]
 mod tests;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use polyrail_admin::{AdminError, AdminEvent, LinkChange, PathChange, PathState, RestartWish};
-use polyrail_config::{CarrierConfig, CarrierRole, GatewayConfig, Restart};
+use polyrail_admin::{
+    AdminError, AdminEvent, DataUsage, LinkChange, Metered, PathChange, PathPhase, PathState,
+    RestartWish,
+};
+use polyrail_config::{CarrierConfig, CarrierRole, GatewayConfig};
 use polyrail_daemon::Survey;
 use polyrail_identity::{IdentityError, SystemClock, TlsIdentity};
 use polyrail_model::{Bitrate, Identity};
@@ -34,7 +38,6 @@ pub struct Carriers {
     /// The name of the cloud, and its place in the configuration.
     cloud: (Identity, usize),
     effort: Effort,
-    restart: Restart,
     clients: Clients,
     carriers: Vec<Carrier>,
     links: Links,
@@ -102,7 +105,6 @@ impl Carriers {
         Self {
             cloud: (name.clone(), place),
             effort: Effort::Full,
-            restart: config.restart.clone(),
             clients,
             carriers,
             links: Links::default(),
@@ -129,7 +131,7 @@ impl Carriers {
         for carrier in &mut self.carriers {
             let spared = self.effort == Effort::Probe && free && !carrier.is_free();
             let effort = if spared { Effort::Off } else { self.effort };
-            carrier.set_effort(now, &self.restart, effort);
+            carrier.set_effort(now, effort);
         }
     }
 
@@ -256,6 +258,19 @@ impl Carriers {
         self.carriers.iter().map(state).collect()
     }
 
+    /// Whether a carrier is up, or has been down for less than [`DOWN_GRACE`]; `None` if it is
+    /// disabled, unknown, or not needed.
+    pub(crate) fn serves(&self, now: Instant, name: &str) -> Option<bool> {
+        let carrier = self.carriers.iter().find(|one| one.config.name.as_str() == name)?;
+        let (phase, since) = carrier.policy.phase().unwrap_or((PathPhase::Down, now));
+        match phase {
+            PathPhase::Up | PathPhase::Stalled => Some(true),
+            PathPhase::Down => Some(now.saturating_duration_since(since) < DOWN_GRACE),
+            PathPhase::NoInterface => Some(false),
+            PathPhase::Disabled | PathPhase::Capped | PathPhase::Standby => None,
+        }
+    }
+
     /// Applies an operator's change of one carrier, wholly or not at all. It holds until a reload
     /// changes the same key, or the daemon restarts.
     ///
@@ -267,22 +282,11 @@ impl Carriers {
         name: &str,
         change: &PathChange,
     ) -> Result<(), AdminError> {
-        let Some(carrier) = self.named(name) else { return Err(AdminError::unknown_path(name)) };
-        let enabled = change.enabled.unwrap_or(carrier.is_enabled());
-        if enabled && carrier.config.role == CarrierRole::Never {
-            let key = format!("carrier.{name}.role");
-            let refusal = AdminError::refused("its role is \"never\" in the configuration");
-            return Err(refusal.about_key(key));
-        }
-        if change.restart.is_some() && !enabled {
-            return Err(AdminError::refused("it is disabled, so it has nothing to restart"));
-        }
-        if let Some(enabled) = change.enabled {
-            carrier.wish_enabled(now, Some(enabled));
-        }
-        if let Some(mode) = change.mode {
-            carrier.wish_mode(now, Some(mode));
-        }
+        let place = self.carriers.iter().position(|carrier| carrier.config.name.as_str() == name);
+        let Some(place) = place else { return Err(AdminError::unknown_path(name)) };
+        self.check(&self.carriers[place], change)?;
+        let carrier = &mut self.carriers[place];
+        carrier.change(now, change);
         if let Some(wish) = change.restart {
             let cause = match wish {
                 RestartWish::Wanted => Cause::Operator,
@@ -292,6 +296,50 @@ impl Carriers {
         }
         self.share_effort(now);
         Ok(())
+    }
+
+    /// Checks an operator's change of a carrier.
+    fn check(&self, carrier: &Carrier, change: &PathChange) -> Result<(), AdminError> {
+        let role = change.role.unwrap_or(carrier.wishes.role(&carrier.config));
+        if change.enabled == Some(true) && role == CarrierRole::Never {
+            let key = format!("carrier.{}.role", carrier.config.name);
+            return Err(AdminError::refused("its role is \"never\"").about_key(key));
+        }
+        let enabled = change.enabled.unwrap_or(carrier.is_enabled() || change.role.is_some());
+        if change.restart.is_some() && (!enabled || role == CarrierRole::Never) {
+            return Err(AdminError::refused("it is disabled, so it has nothing to restart"));
+        }
+        let interface = carrier.config.interface.as_ref();
+        let has_it = |other: &&Carrier| other.config.interface.as_ref() == interface;
+        if matches!(change.cap, Some(Some(_)))
+            && (interface.is_none() || self.carriers.iter().filter(has_it).count() > 1)
+        {
+            let reason = "a cap needs an interface that no other carrier has, because it counts \
+                          the interface's bytes";
+            return Err(AdminError::refused(reason));
+        }
+        Ok(())
+    }
+
+    /// The carriers whose bytes count for a cap.
+    pub(crate) fn metered(&self) -> Vec<Metered> {
+        let metered = |carrier: &Carrier| {
+            let cap = carrier.wishes.cap(&carrier.config)?;
+            let interface = carrier.config.interface.as_ref()?.to_string();
+            let (carrier, reset_day) = (carrier.config.name.to_string(), cap.reset_day);
+            Some(Metered { carrier, interface, reset_day })
+        };
+        self.carriers.iter().filter_map(metered).collect()
+    }
+
+    /// Takes the data that carriers with a cap have used.
+    pub(crate) fn on_usage(&mut self, now: Instant, usage: &[DataUsage]) {
+        for usage in usage {
+            if let Some(carrier) = self.named(&usage.carrier) {
+                carrier.wishes.take(usage.clone());
+            }
+        }
+        self.share_effort(now);
     }
 
     /// Uses another certificate for new connections.
@@ -308,7 +356,6 @@ impl Carriers {
 
     /// Applies a new configuration of the carriers; it cannot fail.
     pub(crate) fn reload(&mut self, now: Instant, relay: &mut Relay, config: &GatewayConfig) {
-        self.restart.clone_from(&config.restart);
         let is_gone = |carrier: &Carrier| {
             !config.carriers.iter().any(|wanted| wanted.name == carrier.config.name)
         };
@@ -346,3 +393,7 @@ impl Carriers {
         })
     }
 }
+
+/// How long a carrier without a connection still counts as usable for `direct:` traffic, because a
+/// change of the carrier ends that traffic's flows.
+const DOWN_GRACE: Duration = Duration::from_secs(10);

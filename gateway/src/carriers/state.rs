@@ -5,7 +5,7 @@ use std::time::{Instant, SystemTime};
 
 use polyrail_admin::{Demotion, ModeDecision, PathCounters, PathPhase, PathState, Timestamp};
 use polyrail_daemon::Survey;
-use polyrail_model::Identity;
+use polyrail_model::{Bitrate, Identity};
 use polyrail_relay::Traffic;
 
 use super::Effort;
@@ -26,17 +26,24 @@ impl Carrier {
         connections.sort_by_key(|connection| Some(connection.id) != in_use);
         let first = connections.first().filter(|connection| Some(connection.id) == in_use);
         let (phase, since) = self.policy.phase().unwrap_or((PathPhase::Down, now));
-        let unneeded = self.effort() == Effort::Off && self.is_enabled();
-        let phase = if unneeded { PathPhase::Standby } else { phase };
+        let state = match phase {
+            PathPhase::Disabled if self.is_enabled() && self.wishes.is_capped(&self.config) => {
+                PathPhase::Capped
+            }
+            _ if self.is_enabled() && self.effort() == Effort::Off => PathPhase::Standby,
+            phase => phase,
+        };
         PathState {
             carrier: self.config.name.to_string(),
             peer: Some(cloud.to_string()),
             enabled: self.is_enabled(),
-            role: self.config.role,
+            role: self.wishes.role(&self.config),
+            rate_limit_bits_per_s: self.wishes.rate_limit(&self.config).map(Bitrate::as_bps),
+            cap: self.wishes.cap_state(&self.config),
             interface: self.config.interface.as_ref().map(ToString::to_string),
             configured_mode: self.policy.mode(),
             mode: first.map(|connection| connection.mode),
-            state: phase,
+            state,
             since: moment(now, since),
             decision: self.policy.decision().map(|decision| ModeDecision {
                 mode: decision.mode,
@@ -62,14 +69,15 @@ impl Carrier {
         carried: &BTreeMap<(Option<Identity>, String), Traffic>,
         cloud: &Identity,
     ) -> PathCounters {
+        let mut all = Traffic::default();
         let own = |of: &(Option<Identity>, String)| {
             of.0.as_ref().is_none_or(|peer| peer == cloud) && of.1 == self.config.name.as_str()
         };
-        let sums = carried.iter().filter(|(of, _)| own(of));
-        let (sent_bytes, received_bytes) = sums.fold((0, 0), |(sent, received), (_, carried)| {
-            (sent + carried.sent_bytes, received + carried.received_bytes)
-        });
-        PathCounters { sent_bytes, received_bytes, ..self.policy.counters() }
+        let own = carried.iter().filter(|(of, _)| own(of));
+        own.for_each(|(_, carried)| all.add(carried));
+        let Traffic { sent_bytes, received_bytes, sent_packets, lost_packets, .. } = all;
+        let policy = self.policy.counters();
+        PathCounters { sent_bytes, received_bytes, sent_packets, lost_packets, ..policy }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use polyrail_admin::AdminEvent;
+use polyrail_admin::{AdminEvent, CapLevel};
 use polyrail_relay::Relay;
 
 use super::carrier::Carrier;
@@ -80,6 +80,27 @@ impl Carrier {
             }
             _ => {}
         }
+    }
+
+    /// A step of the data cap was passed, or a period has begun.
+    pub(super) fn tell_cap(&self, before: CapLevel, level: CapLevel, events: &mut Vec<AdminEvent>) {
+        let Some(cap) = self.wishes.cap_state(&self.config) else { return };
+        let (carrier, used_bytes) = (self.name(), cap.used_bytes.unwrap_or(0));
+        let (limit_bytes, at) = (cap.limit_bytes, cap.at);
+        let path = carrier.to_owned();
+        events.push(AdminEvent::DataCap { path: path.clone(), level, used_bytes, limit_bytes });
+        if level < before {
+            return tracing::info!(carrier, used_bytes, limit_bytes, "data cap has room again");
+        }
+        let percent = match level {
+            CapLevel::Reached => 100,
+            CapLevel::NearlyReached => 95,
+            CapLevel::High | CapLevel::Low => 75,
+        };
+        tracing::warn!(carrier, percent, used_bytes, limit_bytes, %at, "data cap used");
+        let then = if level == CapLevel::Reached { "now" } else { "at the cap" };
+        let message = format!("carrier {carrier} has used {percent} % of its cap; {then}: {at}");
+        events.push(AdminEvent::Alarm { message, path: Some(path) });
     }
 
     fn recover(&mut self, now: Instant, events: &mut Vec<AdminEvent>) {

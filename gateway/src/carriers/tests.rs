@@ -6,12 +6,16 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use mio::{Events, Poll};
-use polyrail_admin::{ErrorCode, LinkChange, PathChange, PathPhase, PathState, RestartWish};
-use polyrail_config::{GatewayConfig, Mode};
+use polyrail_admin::{
+    AdminEvent, CapLevel, DataUsage, ErrorCode, LinkChange, PathChange, PathPhase, PathState,
+    RestartWish,
+};
+use polyrail_config::{Cap, CapAction, CarrierRole, GatewayConfig, Mode};
 use polyrail_identity::{Authority, IdentityPaths, IssueRequest, NodeRole, TlsIdentity};
 use polyrail_model::{Identity, InstanceId};
 use polyrail_relay::{Relay, RelayEvent, RelaySettings};
 use polyrail_session::{Endpoint, Event, Settings};
+use time::macros::date;
 
 use super::{Carriers, Clients, Effort};
 
@@ -213,6 +217,50 @@ fn operator_changes_are_limited_by_the_configuration() {
 }
 
 #[test]
+fn role_cap_and_rate_limit_change_at_run_time() {
+    let mut world = World::new();
+    let role = |role| PathChange { role: Some(role), ..PathChange::default() };
+    world.set("a", role(CarrierRole::Never)).unwrap();
+    assert_eq!(world.set("a", enabled(true)), Err(ErrorCode::Refused));
+    world.run(Duration::from_millis(50));
+    let state = world.state("a");
+    assert_eq!((state.role, state.state), (CarrierRole::Never, PathPhase::Disabled));
+    world.set("c", role(CarrierRole::Secondary)).unwrap();
+    world.run(Duration::from_millis(200));
+    assert!(world.state("c").counters.attempts > 0, "it was \"never\" in the configuration");
+
+    let cap = Cap { bytes: "1 MB".parse().unwrap(), reset_day: 1, at: CapAction::Stop };
+    let cap = PathChange { cap: Some(Some(cap)), ..PathChange::default() };
+    assert_eq!(world.set("a", cap.clone()), Err(ErrorCode::Refused), "it has no interface");
+    world.set("b", cap).unwrap();
+    let [metered] = &world.carriers.metered()[..] else { panic!("b has a cap") };
+    assert_eq!((metered.carrier.as_str(), metered.interface.as_str()), ("b", "none0"));
+    let (since, until) = (date!(2026 - 11 - 01), date!(2026 - 12 - 01));
+    let used = |used_bytes| DataUsage { carrier: "b".to_owned(), used_bytes, since, until };
+    for (bytes, phase, level) in [
+        (999_999, PathPhase::Down, CapLevel::NearlyReached),
+        (1_000_000, PathPhase::Capped, CapLevel::Reached),
+        (0, PathPhase::Down, CapLevel::Low),
+    ] {
+        world.carriers.on_usage(Instant::now(), &[used(bytes)]);
+        world.run(Duration::from_millis(20));
+        let state = world.state("b");
+        assert_eq!((state.state, state.enabled), (phase, true), "{bytes}");
+        let cap = state.cap.unwrap();
+        assert_eq!((cap.level, cap.used_bytes), (level, Some(bytes)));
+        let events = world.carriers.take_events();
+        let is_level = |told: &CapLevel| *told == level;
+        let told = |event: &AdminEvent| match event {
+            AdminEvent::DataCap { level, .. } => is_level(level),
+            _ => false,
+        };
+        assert_eq!(events.iter().filter(|event| told(event)).count(), 1, "{events:?}");
+    }
+    world.set("b", PathChange { cap: Some(None), ..PathChange::default() }).unwrap();
+    assert!(world.carriers.metered().is_empty() && world.state("b").cap.is_none());
+}
+
+#[test]
 fn reload_keeps_operator_settings_of_unchanged_keys() {
     let mut world = World::new();
     world.set("a", mode(Mode::Tls)).unwrap();
@@ -270,6 +318,7 @@ fn unneeded_carriers_are_in_standby_and_probes_spare_metered_ones() {
     world.run(Duration::from_millis(200));
     let state = world.state("a");
     assert_eq!((state.state, state.enabled), (PathPhase::Standby, true));
+    assert_eq!(world.carriers.serves(Instant::now(), "a"), None);
     assert_eq!(world.relay.tunnel_count(), 0);
     assert_eq!(world.state("c").state, PathPhase::Disabled, "by its role");
     // The other carrier is free, as far as is known.

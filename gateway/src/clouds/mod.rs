@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use polyrail_admin::{
-    AdminError, AdminEvent, CloudPhase, CloudState, LinkChange, PathChange, PathState,
+    AdminError, AdminEvent, CloudPhase, CloudState, DataUsage, LinkChange, Metered, PathChange,
+    PathState,
 };
 use polyrail_config::GatewayConfig;
 use polyrail_identity::{IdentityError, TlsIdentity};
@@ -176,6 +177,12 @@ impl Clouds {
         self.sessions.get(&session).map(|up| (&up.cloud, up.offer))
     }
 
+    /// Whether the current cloud takes reports.
+    pub(crate) fn takes_reports(&self) -> bool {
+        let current = &self.clouds[self.choice.current()].name;
+        self.sessions.values().any(|up| up.cloud == *current && up.offer.reports)
+    }
+
     /// The clouds as operators see them.
     pub(crate) fn states(&self) -> Vec<CloudState> {
         let state = |(place, cloud): (usize, &Cloud)| {
@@ -200,6 +207,21 @@ impl Clouds {
     /// All carriers to all clouds as operators see them.
     pub(crate) fn paths(&self, now: Instant, relay: &Relay) -> Vec<PathState> {
         self.clouds.iter().flat_map(|cloud| cloud.carriers.states(now, relay)).collect()
+    }
+
+    /// Whether a carrier serves some cloud, or did a moment ago ([`Carriers::serves`]).
+    pub(crate) fn serves(&self, now: Instant, name: &str) -> Option<bool> {
+        self.clouds.iter().filter_map(|cloud| cloud.carriers.serves(now, name)).max()
+    }
+
+    /// The carriers whose bytes, to all clouds together, count for a cap.
+    pub(crate) fn metered(&self) -> Vec<Metered> {
+        self.clouds.first().map(|cloud| cloud.carriers.metered()).unwrap_or_default()
+    }
+
+    /// Takes the data that carriers with a cap have used.
+    pub(crate) fn on_usage(&mut self, now: Instant, usage: &[DataUsage]) {
+        self.each(|carriers| carriers.on_usage(now, usage));
     }
 
     /// Applies an operator's change of one carrier, for all clouds.

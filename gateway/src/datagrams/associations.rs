@@ -27,6 +27,8 @@ pub(super) struct Associations {
     all: Slab<Association>,
     /// The associations whose relays have datagrams.
     readable: BTreeSet<usize>,
+    /// Datagrams dropped since the start: of strangers, or with an invalid header.
+    invalid: u64,
 }
 
 struct Association {
@@ -45,11 +47,16 @@ struct Association {
 impl Associations {
     /// Registers sockets under `base` and the following tokens.
     pub(super) fn new(registry: Registry, base: usize) -> Self {
-        Self { registry, base, all: Slab::new(), readable: BTreeSet::new() }
+        Self { registry, base, all: Slab::new(), readable: BTreeSet::new(), invalid: 0 }
     }
 
     pub(super) fn len(&self) -> usize {
         self.all.len()
+    }
+
+    /// Datagrams dropped since the start: of strangers, or with an invalid header.
+    pub(super) fn invalid(&self) -> u64 {
+        self.invalid
     }
 
     /// The number of a user's associations.
@@ -67,6 +74,11 @@ impl Associations {
         let (most, _) = most.filter(|(_, count)| *count >= own + 2)?;
         let of_most = self.all.iter().filter(|(_, association)| association.user == most);
         of_most.min_by_key(|(_, association)| association.since).map(|(index, _)| index)
+    }
+
+    /// The address from which the client of an association sends.
+    pub(super) fn client_of(&self, index: usize) -> Option<SocketAddr> {
+        self.all.get(index)?.endpoint
     }
 
     /// Opens a relay and replies to the client.
@@ -153,12 +165,16 @@ impl Associations {
                     }
                 };
                 if !association.accepts(from) {
+                    self.invalid += 1;
                     tracing::debug!(%from, "datagram of a stranger dropped");
                     continue;
                 }
                 match udp_header::parse(&buffer[..length]) {
                     Ok((to, payload)) => each(index, user, to, payload),
-                    Err(error) => tracing::debug!(%from, %error, "datagram dropped"),
+                    Err(error) => {
+                        self.invalid += 1;
+                        tracing::debug!(%from, %error, "datagram dropped");
+                    }
                 }
             }
             if !is_dry {

@@ -5,7 +5,8 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use polyrail_config::{
-    GatewayConfig, InterfaceName, OnExit, OtherTraffic, Ports, PrivateTraffic, UdpTraffic, UserKey,
+    CarrierName, CarrierRole, GatewayConfig, InterfaceName, OnExit, OtherTraffic, Ports,
+    PrivateTraffic, UdpTraffic, UserKey,
 };
 use polyrail_model::Families;
 
@@ -33,15 +34,16 @@ pub struct Plan {
     pub(super) carries_udp: bool,
     /// The treatment of traffic that is neither TCP nor UDP.
     pub(super) other: OtherTraffic,
-    /// The interface of the carrier that `direct:` names.
-    pub(crate) direct: Option<String>,
+    /// The interfaces for `direct:` traffic, best first; `None` without `direct:`.
+    pub(crate) direct: Option<Vec<String>>,
     /// The treatment of users' traffic after the daemon's end.
     pub(crate) on_exit: OnExit,
 }
 
-/// The next hops of a carrier's interface, by family.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// A carrier's interface and its next hops, by family.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Hops {
+    pub(super) interface: String,
     pub(super) v4: Option<Hop>,
     pub(super) v6: Option<Hop>,
 }
@@ -64,7 +66,9 @@ impl Plan {
         let carrier = intercept.direct().map(|(_, carrier)| carrier);
         let found = config.carriers.iter().find(|one| Some(&one.name) == carrier);
         let interface = found.and_then(|carrier| carrier.interface.as_ref());
-        let direct = interface.map(rule_name).transpose()?;
+        interface.map(rule_name).transpose()?;
+        let direct = carrier.map(|_| direct_carriers(config).map(|(_, interface)| interface));
+        let direct = direct.map(Iterator::collect);
         Ok(Self {
             interfaces,
             port: intercept.port.get(),
@@ -103,6 +107,21 @@ impl Plan {
             Some(table) => table,
         }
     }
+}
+
+/// The carriers that `direct:` traffic may use, with their interfaces, best first: the named one,
+/// then the other usable ones in the order of the configuration, backups last.
+pub(crate) fn direct_carriers(
+    config: &GatewayConfig,
+) -> impl Iterator<Item = (&CarrierName, String)> {
+    let direct = config.intercept.as_ref().and_then(|intercept| intercept.direct());
+    let named = direct.map(|(_, carrier)| carrier);
+    let usable = config.carriers.iter().filter(|carrier| named.is_some() && carrier.usable());
+    let mut carriers: Vec<_> = usable.collect();
+    carriers.sort_by_key(|one| (Some(&one.name) != named, one.role == CarrierRole::Backup));
+    carriers
+        .into_iter()
+        .filter_map(|carrier| Some((&carrier.name, rule_name(carrier.interface.as_ref()?).ok()?)))
 }
 
 /// The name of an interface, if it is safe in a rule: the kernel permits quotes and wildcards.

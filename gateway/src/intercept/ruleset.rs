@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use polyrail_config::{OtherTraffic, PrivateTraffic, UdpTraffic};
 use polyrail_model::Families;
 
-use super::plan::{Hops, Plan};
+use super::plan::{Hop, Hops, Plan};
 
 /// A sequence of `ip` commands around one nftables transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,12 +55,10 @@ pub(super) fn families_change(set: &str, families: Families) -> String {
 impl Script {
     /// The commands that set a plan up. `families` are intercepted at first; if `owned`, the table
     /// belongs to the process that creates it.
-    pub(super) fn new(plan: &Plan, hops: &Hops, families: Families, owned: bool) -> Self {
-        let Families { v4, v6 } = plan.families;
-        let hops = Hops { v4: hops.v4.clone().filter(|_| v4), v6: hops.v6.clone().filter(|_| v6) };
+    pub(super) fn new(plan: &Plan, hops: Option<&Hops>, families: Families, owned: bool) -> Self {
         Self {
-            routing: routing(plan, &hops),
-            ruleset: Rules::new(plan, &hops, families, owned).text,
+            routing: routing(plan, hops),
+            ruleset: Rules::new(plan, families, owned).text,
             routing_first: true,
         }
     }
@@ -85,8 +83,8 @@ impl fmt::Display for Script {
 }
 
 /// Marked packets are delivered locally instead of being forwarded; with `direct:`, packets with
-/// the second mark leave through the carrier or are rejected.
-fn routing(plan: &Plan, hops: &Hops) -> Vec<Step> {
+/// the second mark leave through the carrier of `hops` or are rejected.
+fn routing(plan: &Plan, hops: Option<&Hops>) -> Vec<Step> {
     let mut lines = Vec::new();
     let mut rule = |family: &str, order: u32, mark: u32, table: u32, routes: &[String]| {
         for route in routes {
@@ -102,16 +100,26 @@ fn routing(plan: &Plan, hops: &Hops) -> Vec<Step> {
             rule(family, RULE_ORDER, plan.mark, plan.table, &[local]);
         }
     }
-    if let Some(interface) = &plan.direct {
+    if plan.direct.is_some() {
         let table = plan.direct_table();
-        for (family, hop) in [("-4", &hops.v4), ("-6", &hops.v6)] {
-            let Some(hop) = hop else { continue };
-            let via = hop.router.map_or(String::new(), |router| format!("via {router} "));
-            let onlink = if hop.router.is_some() { " onlink" } else { "" };
-            let routes = [
-                format!("prohibit default table {table} metric {METRIC_LAST}"),
-                format!("default {via}dev {interface} table {table} metric 1{onlink}"),
-            ];
+        let Families { v4, v6 } = plan.families;
+        let hop4 = hops.and_then(|hops| Some((&hops.interface, hops.v4.as_ref()?)));
+        let hop6 = hops.and_then(|hops| Some((&hops.interface, hops.v6.as_ref()?)));
+        for (family, wanted, hop) in [("-4", v4, hop4), ("-6", v6, hop6)] {
+            if !wanted {
+                continue;
+            }
+            let best = match hop {
+                Some((interface, Hop { router: Some(router) })) => {
+                    format!("default via {router} dev {interface} table {table} metric 1 onlink")
+                }
+                Some((interface, Hop { router: None })) => {
+                    format!("default dev {interface} table {table} metric 1")
+                }
+                // Replaces the route of an earlier carrier.
+                None => format!("prohibit default table {table} metric 1"),
+            };
+            let routes = [format!("prohibit default table {table} metric {METRIC_LAST}"), best];
             rule(family, RULE_ORDER + 1, plan.direct_mark(), table, &routes);
         }
     }
@@ -122,13 +130,12 @@ fn routing(plan: &Plan, hops: &Hops) -> Vec<Step> {
 /// Builds the nftables text.
 struct Rules<'a> {
     plan: &'a Plan,
-    hops: &'a Hops,
     text: String,
 }
 
 impl<'a> Rules<'a> {
-    fn new(plan: &'a Plan, hops: &'a Hops, families: Families, owned: bool) -> Self {
-        let mut rules = Self { plan, hops, text: String::new() };
+    fn new(plan: &'a Plan, families: Families, owned: bool) -> Self {
+        let mut rules = Self { plan, text: String::new() };
         rules.line(0, &format!("add table {TABLE}"));
         rules.line(0, &format!("delete table {TABLE}"));
         rules.line(0, &format!("table {TABLE} {{"));
@@ -282,8 +289,9 @@ impl<'a> Rules<'a> {
 
     fn direct(&mut self) {
         let mark = self.plan.direct_mark();
-        for (family, hop) in [("ipv4", &self.hops.v4), ("ipv6", &self.hops.v6)] {
-            if hop.is_some() {
+        let Families { v4, v6 } = self.plan.families;
+        for (family, wanted) in [("ipv4", v4), ("ipv6", v6)] {
+            if wanted {
                 self.line(2, &format!("meta nfproto {family} meta mark set {mark:#x} accept"));
             }
         }
@@ -291,11 +299,13 @@ impl<'a> Rules<'a> {
     }
 
     fn masquerade(&mut self) {
-        let Some(interface) = &self.plan.direct else { return };
+        if self.plan.direct.is_none() {
+            return;
+        }
         let mark = self.plan.direct_mark();
         self.chain("postrouting", |rules| {
             rules.line(2, "type nat hook postrouting priority srcnat; policy accept;");
-            rules.line(2, &format!("meta mark {mark:#x} oifname \"{interface}\" masquerade"));
+            rules.line(2, &format!("meta mark {mark:#x} masquerade"));
         });
     }
 

@@ -92,12 +92,20 @@ fn listed(kind: &str, name: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The next hops of `interface`; checks that the kernel forwards.
-pub(super) fn hops(interface: &str) -> Result<Hops, InterceptError> {
-    let hops = Hops { v4: hop("-4", interface)?, v6: hop("-6", interface)? };
-    if hops.v4.is_none() && hops.v6.is_none() {
-        return Err(InterceptError::DirectRoute(interface.to_owned()));
+/// The next hops of the first interface that has any; checks that the kernel forwards.
+pub(super) fn hops(interfaces: &[String], families: Families) -> Result<Hops, InterceptError> {
+    for interface in interfaces {
+        let hop = |family, wanted| if wanted { hop(family, interface) } else { Ok(None) };
+        let (v4, v6) = (hop("-4", families.v4)?, hop("-6", families.v6)?);
+        if v4.is_some() || v6.is_some() {
+            let hops = Hops { interface: interface.clone(), v4, v6 };
+            return check_forwarding(&hops).map(|()| hops);
+        }
     }
+    Err(InterceptError::DirectRoute(interfaces.join(" or ")))
+}
+
+fn check_forwarding(hops: &Hops) -> Result<(), InterceptError> {
     for (wanted, parameter) in [
         (hops.v4.is_some(), "net.ipv4.ip_forward"),
         (hops.v6.is_some(), "net.ipv6.conf.all.forwarding"),
@@ -108,7 +116,7 @@ pub(super) fn hops(interface: &str) -> Result<Hops, InterceptError> {
             return Err(InterceptError::Forwarding(parameter));
         }
     }
-    Ok(hops)
+    Ok(())
 }
 
 fn hop(family: &str, interface: &str) -> Result<Option<Hop>, InterceptError> {
@@ -123,11 +131,13 @@ fn hop(family: &str, interface: &str) -> Result<Option<Hop>, InterceptError> {
     Ok(parse_hop(&String::from_utf8_lossy(&output.stdout)))
 }
 
-/// The first default route of `ip route show` that is not ours.
+/// The first default route of `ip route show` that is not ours and whose link is connected.
 pub(super) fn parse_hop(routes: &str) -> Option<Hop> {
     let ours = format!(" proto {PROTOCOL} ");
-    let mut routes = routes.lines();
-    let route = routes.find(|route| route.starts_with("default ") && !route.contains(&ours))?;
+    let useless = [ours.as_str(), " linkdown", " dead"];
+    let is_useful = |route: &&str| !useless.iter().any(|mark| route.contains(mark));
+    let mut routes = routes.lines().filter(is_useful);
+    let route = routes.find(|route| route.starts_with("default "))?;
     let mut words = route.split_whitespace().skip_while(|word| *word != "via");
     let router = words.nth(1).and_then(|word| match word {
         "inet" | "inet6" => words.next()?.parse().ok(),

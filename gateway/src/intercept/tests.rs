@@ -37,7 +37,7 @@ fn plan_of(tables: &str) -> Result<Plan, InterceptError> {
     Plan::from_config(&GatewayConfig::parse(&text, Path::new("gateway.toml")).unwrap())
 }
 
-fn rules(plan: &Plan, hops: &Hops) -> String {
+fn rules(plan: &Plan, hops: Option<&Hops>) -> String {
     Script::new(plan, hops, plan.families, false).to_string()
 }
 
@@ -47,7 +47,7 @@ fn usual_rules_match_the_golden_file() {
         "[intercept]\ninterfaces = [\"lan0\", \"lan1\"]\n\
          bypass = [\"203.0.113.0/24\", \"2001:db8:5::/48\"]\n{DNS}"
     ));
-    assert_eq!(rules(&plan.unwrap(), &Hops::default()), include_str!("golden/usual.txt"));
+    assert_eq!(rules(&plan.unwrap(), None), include_str!("golden/usual.txt"));
 }
 
 #[test]
@@ -58,8 +58,9 @@ fn direct_rules_match_the_golden_file() {
          other = \"direct:a\"",
     );
     let router = Some("198.51.100.1".parse().unwrap());
-    let hops = Hops { v4: Some(Hop { router }), v6: Some(Hop { router: None }) };
-    assert_eq!(rules(&plan.unwrap(), &hops), include_str!("golden/direct.txt"));
+    let interface = "wwan0".to_owned();
+    let hops = Hops { interface, v4: Some(Hop { router }), v6: Some(Hop { router: None }) };
+    assert_eq!(rules(&plan.unwrap(), Some(&hops)), include_str!("golden/direct.txt"));
 }
 
 #[test]
@@ -71,7 +72,7 @@ fn removal_names_only_our_own_rules() {
 fn configurations_change_the_rules() {
     let with = |tables: &str| {
         let plan = plan_of(&format!("[intercept]\ninterfaces = [\"lan0\"]\n{tables}")).unwrap();
-        rules(&plan, &Hops::default())
+        rules(&plan, None)
     };
     let ports = "\t\tip6 daddr @private6 return\n\t\tmeta l4proto tcp goto flows\n\
                  \t\tudp dport vmap { 7 : goto datagrams, 443 : goto refused, \
@@ -118,7 +119,7 @@ fn configurations_change_the_rules() {
         assert_eq!(with(tables).contains(line), present, "{tables:?} and {line:?}");
     }
     let plan = plan_of("[intercept]\ninterfaces = [\"lan0\"]\n").unwrap();
-    let owned = Script::new(&plan, &Hops::default(), Families { v4: true, v6: false }, true);
+    let owned = Script::new(&plan, None, Families { v4: true, v6: false }, true);
     assert!(owned.ruleset.contains("\tflags owner\n"));
     assert!(owned.ruleset.contains("elements = { ipv4 }"));
 }
@@ -133,6 +134,40 @@ fn invalid_configurations_are_rejected() {
     }
     let plan = plan_of("[intercept]\ninterfaces = [\"lan0\"]\nother = \"direct:b\"");
     assert!(matches!(plan, Err(InterceptError::Interface(_))));
+}
+
+#[test]
+fn direct_traffic_without_a_route_is_rejected() {
+    let plan = plan_of("[intercept]\ninterfaces = [\"lan0\"]\nother = \"direct:a\"").unwrap();
+    let text = rules(&plan, None);
+    for family in ["-4", "-6"] {
+        let best = format!("ip {family} route replace prohibit default table 7802 metric 1 proto");
+        assert!(text.contains(&best), "{text}");
+        assert!(text.contains(&format!("ip {family} rule add pref 101 fwmark 0x7070")), "{text}");
+    }
+    let router = Some("198.51.100.1".parse().unwrap());
+    let hops = Hops { interface: "wwan1".to_owned(), v4: Some(Hop { router }), v6: None };
+    let text = rules(&plan, Some(&hops));
+    assert!(text.contains("default via 198.51.100.1 dev wwan1 table 7802 metric 1 onlink"));
+    assert!(text.contains("ip -6 route replace prohibit default table 7802 metric 1 proto"));
+}
+
+#[test]
+fn direct_traffic_prefers_the_named_carrier_and_avoids_unusable_ones() {
+    let carrier = |name: &str, more: &str| {
+        format!("[[carrier]]\nname = \"{name}\"\ninterface = \"if-{name}\"\n{more}\n")
+    };
+    let text = [
+        carrier("d", "role = \"backup\""),
+        carrier("e", ""),
+        carrier("f", "role = \"never\""),
+        carrier("g", "enabled = false"),
+        carrier("h", "role = \"secondary\""),
+        "[intercept]\ninterfaces = [\"lan0\"]\nother = \"direct:h\"".to_owned(),
+    ];
+    let plan = plan_of(&text.concat()).unwrap();
+    // The interface of "b" is unsafe in a rule, and "c" has none.
+    assert_eq!(plan.direct.unwrap(), ["if-h", "wwan0", "if-e", "if-d"]);
 }
 
 #[test]
@@ -221,5 +256,6 @@ fn default_routes_are_parsed() {
     let both = "default via 10.0.0.9 table 7802 proto 112 metric 1 onlink \n\
                 default via 10.0.0.1 proto static";
     assert_eq!(hop(both), Some(Some("10.0.0.1".to_owned())));
+    assert_eq!(hop("default via 10.0.0.9 metric 100 linkdown \n"), None);
     assert_eq!(hop("unreachable default table 7802 proto 112 metric 4294967295"), None);
 }

@@ -90,3 +90,45 @@ fn cache_expires_and_is_bounded() {
         assert!(users.cache.len() <= CACHE_MAX);
     }
 }
+
+#[test]
+fn numbers_reach_the_cloud_whole() {
+    let mut users = users(UserKey::Address);
+    let now = Instant::now();
+    let numbers = (0..64_u8).map(|host| users.user(now, IpAddr::from([10, 9, 1, host])).0);
+    assert!(numbers.max().is_some_and(|most| most <= NUMBER_MAX));
+}
+
+#[test]
+fn first_group_that_names_a_user_decides_its_weight() {
+    let group = |name: &str, weight, links: &[&str], sources: &[&str]| GroupConfig {
+        name: name.parse().unwrap(),
+        weight,
+        sources: sources.iter().map(|source| source.parse().unwrap()).collect(),
+        link_addresses: links.iter().map(|link| link.parse().unwrap()).collect(),
+    };
+    let (mut users, now) = (users(UserKey::LinkAddress), Instant::now());
+    users.user(now, ip("10.9.0.2"));
+    assert!(users.take_weights().is_empty(), "without groups all are equal");
+    users.set_groups(&[
+        group("crew", 4, &["02:00:00:00:00:01"], &["10.77.1.0/24"]),
+        group("staff", 2, &["02:00:00:00:00:01"], &["10.77.0.0/16", "fd77::/16"]),
+    ]);
+    let [(device, weight)] = users.take_weights()[..] else { panic!("one user is known") };
+    assert_eq!((weight.get(), users.group_of(device)), (4, Some("crew")), "by link address");
+    for (address, group, weight) in [
+        ("10.77.1.9", Some("crew"), 4),
+        ("10.77.2.9", Some("staff"), 2),
+        ("fd77::1", Some("staff"), 2),
+        ("10.9.0.3", None, 1),
+    ] {
+        let user = users.user(now, ip(address));
+        assert_eq!(users.take_weights(), [(user, Weight::new(weight))], "{address}");
+        assert_eq!(users.group_of(user), group, "{address}");
+        users.user(now, ip(address));
+        assert!(users.take_weights().is_empty(), "it is known");
+    }
+    users.set_groups(&[]);
+    let weights = users.take_weights();
+    assert!(weights.len() == 5 && weights.iter().all(|(_, weight)| weight.get() == 1));
+}

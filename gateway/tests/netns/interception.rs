@@ -19,6 +19,7 @@ const RULES: &str = "[intercept]\ninterfaces = [\"lan0\", \"lan1\"]\n\
 const DAEMON: &str = "POLYRAIL_TEST_DAEMON";
 /// The sets of bound source addresses change by themselves.
 const BY_ADDRESS: &str = "[users]\nkey = \"address\"\n";
+const SECOND: &str = "[[carrier]]\nname = \"second\"\ninterface = \"wan1\"\n";
 const DNS: &str = "[dns]\nresolver = \"192.0.2.53:53\"\n";
 
 fn plan(extra: &str) -> Plan {
@@ -161,6 +162,46 @@ fn connections_arrive_with_their_destination() {
 }
 
 #[test]
+fn bridge_that_loses_connections_is_found() {
+    const SETTING: &str = "/proc/sys/net/bridge/bridge-nf-call-iptables";
+    // A kernel without br_netfilter cannot lose them.
+    if may_skip() || !std::path::Path::new(SETTING).exists() {
+        return;
+    }
+    let lab = Lab::new();
+    lab.gateway.sh("ip addr flush dev lan0; ip link add lan9 type bridge; ip link set lan9 up
+         ip link set lan0 master lan9; ip addr add 10.9.0.1/24 dev lan9
+         ip addr add fd09::1/64 dev lan9 nodad");
+    let config = Lab::config(&format!("[intercept]\ninterfaces = [\"lan9\"]\n{BY_ADDRESS}"));
+    let plan = Plan::from_config(&config).expect("plan");
+    let interception = lab.gateway.run(move || Interception::start(plan, OnExit::Open));
+    let interception = std::sync::Arc::new(interception.expect("start"));
+    take_connections(&lab.gateway);
+    let losing = || {
+        let interception = std::sync::Arc::clone(&interception);
+        lab.gateway.run(move || interception.losing_bridges())
+    };
+    let set = |value: u8| {
+        let other = SETTING.replace("-ip", "-ip6");
+        let both = format!("echo {value} > {SETTING}; echo {value} > {other}");
+        lab.gateway.sh(&both);
+    };
+    let (v4, v6) = ("192.0.2.80:80", "[2001:db8:80::80]:80");
+    set(1);
+    for (to, kind) in [(v4, ErrorKind::TimedOut), (v6, ErrorKind::ConnectionRefused)] {
+        let error = greet(&lab.passenger, to).expect_err("the bridge loses it");
+        assert_eq!(error.kind(), kind, "{to}: {error}");
+    }
+    let found = losing();
+    assert!(found.len() == 2 && found[0].contains("-iptables=0"), "{found:?}");
+    set(0);
+    assert_eq!(losing(), Vec::<String>::new());
+    for to in [v4, v6] {
+        assert!(greet(&lab.passenger, to).expect(to).starts_with("taken"), "{to}");
+    }
+}
+
+#[test]
 fn local_and_bypassed_traffic_is_not_intercepted() {
     if may_skip() {
         return;
@@ -209,7 +250,7 @@ fn local_and_bypassed_traffic_is_not_intercepted() {
 }
 
 fn offer(v4: bool, v6: bool) -> Offer {
-    Offer { families: Families { v4, v6 }, datagrams: true }
+    Offer { families: Families { v4, v6 }, datagrams: true, reports: false }
 }
 
 #[test]
@@ -420,8 +461,65 @@ fn rules_are_restored_while_the_direct_carrier_is_down() {
     lab.gateway.sh("ip link set wan0 up; ip route add default via 198.51.100.2");
     let direct = "ip route show table 7802";
     assert!(!lab.gateway.sh(direct).contains("default via"), "lost with the interface");
-    diversion.carrier_up();
+    diversion.routes_changed();
     wait_for("the route is back", || lab.gateway.sh(direct).contains("default via"));
+}
+
+#[test]
+fn direct_traffic_fails_over_and_returns() {
+    if may_skip() {
+        return;
+    }
+    let lab = Lab::new();
+    let second = lab.second_outside();
+    for outside in [&lab.outside, &second] {
+        for address in ["192.0.2.80:9000", "[2001:db8:80::80]:9000"] {
+            reflect(outside, address);
+        }
+    }
+    let source = |to: &str| match ask(&lab.passenger, to, "q") {
+        Ok((_, text)) => String::from_utf8(text).expect("an address"),
+        Err(error) => error.kind().to_string(),
+    };
+    let leaves_by = |v4: &str, v6: &str| {
+        wait_for(&format!("traffic leaves from {v4} and {v6}"), || {
+            source("192.0.2.80:9000") == v4 && source("[2001:db8:80::80]:9000") == v6
+        });
+    };
+    let (host, denied) = (ErrorKind::HostUnreachable, ErrorKind::PermissionDenied);
+    let rejected = || leaves_by(&host.to_string(), &denied.to_string());
+    let first = || leaves_by("198.51.100.1", "2001:db8:100::1");
+    // The second carrier has no IPv6.
+    let by_second = || leaves_by("198.51.101.1", &denied.to_string());
+    let routes =
+        "ip route add default via 198.51.100.2; ip -6 route add default via 2001:db8:100::2";
+
+    // As at boot, no carrier has a route. The traffic of `direct:` does not follow other routes.
+    lab.gateway.sh("ip route del default; ip -6 route del default
+         ip link add spare type veth peer name end; ip link set end up; ip link set spare up
+         ip route add default dev spare");
+    let tables = format!("{RULES}udp = \"direct:wan\"\n{BY_ADDRESS}{SECOND}");
+    let mut diversion = divert(&lab, &tables);
+    rejected();
+    assert!(lab.gateway.rules().contains("table inet polyrail"), "the rest is intercepted");
+    lab.gateway.sh(&format!("ip route del default; {routes}"));
+    first();
+    lab.gateway.sh("ip route add default via 198.51.101.2 metric 9; ip link set wan0 down");
+    diversion.routes_changed();
+    by_second();
+    // The addresses of IPv6 are lost with the interface.
+    lab.gateway.sh(&format!(
+        "ip link set wan0 up; ip addr add 2001:db8:100::1/64 dev wan0 nodad; {routes}"
+    ));
+    first();
+    diversion.set_direct(vec!["wan1".to_owned(), "wan0".to_owned()]);
+    by_second();
+    diversion.set_direct(Vec::new());
+    rejected();
+    diversion.set_direct(vec!["wan0".to_owned()]);
+    first();
+    lab.gateway.run(move || drop(diversion));
+    assert!(!lab.gateway.rules().contains("proto 112"));
 }
 
 #[test]
@@ -448,7 +546,7 @@ fn changes_of_the_rules_do_not_block_the_caller() {
 /// Interception as the daemon runs it.
 fn divert(lab: &Lab, tables: &str) -> Diversion {
     let config = Lab::config(tables);
-    lab.gateway.run(move || Diversion::start(Instant::now(), &config)).expect("start")
+    lab.gateway.run(move || Diversion::start(&config)).expect("start")
 }
 
 /// The process number of the `nft` that holds the table; empty when there is none.

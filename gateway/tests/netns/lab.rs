@@ -149,6 +149,23 @@ impl Lab {
         switch
     }
 
+    /// Another outside behind `wan1` of the gateway, which has no route there: 198.51.101.2, and
+    /// there also [`OUTSIDE`].
+    pub fn second_outside(&self) -> Namespace {
+        let second = Namespace::new();
+        self.gateway.sh(&format!(
+            "ip link add wan1 type veth peer name eth0 netns {}
+             ip addr add 198.51.101.1/24 dev wan1; ip link set wan1 up",
+            second.thread
+        ));
+        second.sh("ip addr add 198.51.101.2/24 dev eth0; ip link set eth0 up
+             ip route add default via 198.51.101.1");
+        for address in OUTSIDE {
+            second.sh(&format!("ip addr add {address} dev lo nodad"));
+        }
+        second
+    }
+
     /// A configuration with these tables.
     pub fn config(tables: &str) -> GatewayConfig {
         let text = format!("{CONFIG}{tables}");

@@ -60,7 +60,7 @@ impl Shared {
                     }
                 });
             }
-            Diversion::start(Instant::now(), &config).expect("interception")
+            Diversion::start(&config).expect("interception")
         });
         Self { lab, _switch: switch, victim, attacker, queries, diversion }
     }

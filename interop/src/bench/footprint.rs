@@ -1,13 +1,15 @@
-//! The memory that an idle flow costs each daemon.
+//! The memory that an idle flow costs each daemon, and the time of a scrape with many flows.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use polyrail_emulator::namespace::Namespace;
 
 use super::Effort;
 use crate::addresses::{Family, SERVER};
 use crate::client;
+use crate::metrics::{LISTEN, Scrape};
 use crate::process::{Process, Program};
 use crate::report::{Goal, Report};
 use crate::usage;
@@ -16,19 +18,30 @@ use crate::world::{Plan, World};
 const PORT: u16 = 6000;
 const OPENERS: usize = 16;
 const AIM_BYTES: f64 = 8192.0;
+const AIM_MS: f64 = 5.0;
+const SCRAPES: usize = 9;
 
 /// Opens flows through SOCKS5 and takes the difference of the proportional set sizes.
 pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
     let flows = effort.pick(10_000, 500);
+    let listen = LISTEN.to_string();
     let plan = Plan::new().wire("alpha").wire("beta").gateway("socks5.reply", "dialed");
-    let (gateway, cloud) = super::in_tls(&plan, move |world| measure(world, flows))?;
+    let plan = plan.gateway("metrics.listen", listen.as_str());
+    let plan = plan.cloud("metrics.listen", listen.as_str());
+    let [memory, scrapes] = super::in_tls(&plan, move |world| measure(world, flows))?;
+    let [gateway, cloud] = memory;
     let goal = if effort == Effort::Full { Goal::AtMost(AIM_BYTES) } else { Goal::None };
     report.result("idle_flow_memory_gateway", gateway, "bytes", goal, &[]);
     report.result("idle_flow_memory_cloud", cloud, "bytes", goal, &[]);
+    let goal = if effort == Effort::Full { Goal::AtMost(AIM_MS) } else { Goal::None };
+    let [gateway, cloud] = scrapes;
+    report.result("scrape_time_gateway", gateway, "ms", goal, &[]);
+    report.result("scrape_time_cloud", cloud, "ms", goal, &[]);
     Ok(())
 }
 
-fn measure(world: &mut World, flows: usize) -> Result<(f64, f64)> {
+/// Bytes of memory per flow, and milliseconds of a scrape, each of gateway and cloud.
+fn measure(world: &mut World, flows: usize) -> Result<[[f64; 2]; 2]> {
     let holder = start_holder(world, flows)?;
     // A few flows come first, so that one-time allocations do not count.
     let few = open(world, 100)?;
@@ -41,7 +54,25 @@ fn measure(world: &mut World, flows: usize) -> Result<(f64, f64)> {
     let after = [memory(&world.gateway)?, memory(&world.cloud)?];
     let each = |side: usize| (after[side] - before[side]) / many.len() as f64;
     ensure!(holder.log().contains("all there"), "the server holds too few: {}", holder.log());
-    Ok((each(0), each(1)))
+    let namespaces = [&world.lab.gateway, &world.lab.cloud];
+    let scrapes = namespaces.map(|namespace| scrape_ms(namespace, many.len()));
+    let [gateway, cloud] = scrapes;
+    Ok([[each(0), each(1)], [gateway?, cloud?]])
+}
+
+/// The median time of a scrape while so many flows are open.
+fn scrape_ms(namespace: &Namespace, flows: usize) -> Result<f64> {
+    let mut times = Vec::new();
+    for _ in 0..SCRAPES {
+        // Scrapes within a second get the same text.
+        std::thread::sleep(Duration::from_millis(1_100));
+        let scrape = Scrape::of(namespace)?;
+        let open = scrape.sum("polyrail_flows", &[]).unwrap_or(0.0);
+        ensure!(open >= flows as f64, "{open} open flows");
+        times.push(scrape.took.as_secs_f64() * 1e3);
+    }
+    times.sort_by(f64::total_cmp);
+    Ok(times[SCRAPES / 2])
 }
 
 fn memory(process: &Process) -> Result<f64> {

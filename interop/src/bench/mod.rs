@@ -71,7 +71,20 @@ pub const SUITE: Suite = Suite {
 };
 
 /// How many benchmarks of a smoke run execute in parallel: they mostly wait.
-const SIDE_BY_SIDE: usize = 3;
+const SIDE_BY_SIDE: usize = 4;
+
+/// Runs all benchmarks of the suites briefly and writes the results to `smoke.json`.
+///
+/// # Errors
+/// A benchmark fails, or the results cannot be written.
+pub fn smoke(suites: &[Suite]) -> Result<()> {
+    privilege::become_root()?;
+    suites.iter().try_for_each(|suite| (suite.check)())?;
+    let wanted = suites.iter().flat_map(|suite| suite.benchmarks).copied().collect();
+    let (report, outcome) = run(wanted, Effort::Smoke, SIDE_BY_SIDE);
+    report.write(&results_folder()?.join("smoke.json"))?;
+    outcome
+}
 
 impl Suite {
     /// Measures as root and writes the results to `FILE.json`; those of one benchmark go to

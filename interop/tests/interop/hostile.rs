@@ -205,7 +205,12 @@ fn hello(instance: u8) -> Frame<'static> {
 }
 
 fn greeting(counter: u64) -> Greeting {
-    Greeting { counter, backup: false, metered: false, carrier: "own".into() }
+    Greeting {
+        counter,
+        rank: polyrail_model::PathRank::Primary,
+        metered: false,
+        carrier: "own".into(),
+    }
 }
 
 /// The proof of a JOIN as defined in docs/protocol.md.

@@ -15,11 +15,14 @@ mod guest;
 mod hostile;
 mod linkdb;
 mod matrix;
+mod metrics;
 mod refusals;
 mod reload;
 mod restart;
 mod semantics;
+mod set_ups;
 mod udp;
+mod wishes;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{PoisonError, RwLock};

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
+use nix::sys::prctl;
 use nix::sys::signal::Signal;
 use polyrail_emulator::control::Client;
 use polyrail_emulator::driver::{self, Choice, Options};
@@ -117,8 +118,11 @@ fn obey(cli: Cli) -> Result<()> {
 }
 
 fn run(args: RunArgs) -> Result<()> {
-    // Nothing is to be left when whoever started this dies.
-    nix::sys::prctl::set_pdeathsig(Signal::SIGTERM).context("PR_SET_PDEATHSIG")?;
+    // A parent that wants this process to end with it has set a signal, in tests SIGKILL. SIGTERM
+    // lets the run remove its devices. Without one, as in a script, the run outlives its parent.
+    if prctl::get_pdeathsig().context("PR_GET_PDEATHSIG")?.is_some() {
+        prctl::set_pdeathsig(Signal::SIGTERM).context("PR_SET_PDEATHSIG")?;
+    }
     let scenario = Scenario::load(&args.scenario)?;
     let options = Options {
         driver: args.driver,

@@ -28,7 +28,7 @@ struct CarrierForecast {
 }
 
 /// The serving cell of a modem and its signal.
-type Seen = (CellId, Option<Rsrp>);
+pub(super) type Seen = (CellId, Option<Rsrp>);
 
 /// How a report of a serving cell changes the known cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 use polyrail_model::{Handover, Observation, Position, RouteId, Serving, SessionKey};
 
 use super::buffered::BufferedStore;
-use super::forecasts::{CarrierForecasts, CellChange, FORECAST_EVERY};
+use super::forecasts::{CarrierForecasts, CellChange, FORECAST_EVERY, Seen};
 use super::lookahead::outlook;
+use super::outcomes::ForecastOutcomes;
 use super::rates::RateRecorder;
 use super::{Engine, Input, LinkDbSettings, Output, TripState, WorkerState};
 use crate::entry::{Entry, Link, Rates, WriterNumber};
@@ -30,6 +31,7 @@ pub(super) struct GatewayEngine {
     rates: RateRecorder,
     settings: LinkDbSettings,
     forecasts: CarrierForecasts,
+    outcomes: ForecastOutcomes,
     /// The sessions that are up: one with each cloud that the train uses or used a moment ago.
     syncs: BTreeMap<SessionKey, Sync>,
     /// The one that receives telemetry and forecasts.
@@ -75,6 +77,7 @@ impl GatewayEngine {
             rates: RateRecorder::new(Link::Up),
             settings,
             forecasts: CarrierForecasts::default(),
+            outcomes: ForecastOutcomes::default(),
             syncs: BTreeMap::new(),
             session: None,
             outputs: VecDeque::new(),
@@ -110,17 +113,20 @@ impl GatewayEngine {
         }
         let changes_forecasts = !matches!(observation, Observation::Heard(_));
         self.pilot.observe(now, wall_ms, &observation);
-        self.drain_pilot(now);
+        self.drain_pilot(now, wall_ms);
         if changes_forecasts {
             self.forecast(now);
         }
     }
 
-    fn drain_pilot(&mut self, now: Instant) {
+    fn drain_pilot(&mut self, now: Instant, wall_ms: u64) {
         while let Some(output) = self.pilot.poll() {
             match output {
                 PilotOutput::Handover(handover, spot) => {
-                    let Handover { carrier, outcome, dark, .. } = &handover;
+                    let Handover { carrier, from, at_ms, outcome, dark, .. } = &handover;
+                    let age = Duration::from_millis(wall_ms.saturating_sub(*at_ms));
+                    let at = now.checked_sub(age).unwrap_or(now);
+                    self.outcomes.handover(at, carrier, *from, outcome.is_failure());
                     tracing::debug!(carrier, ?outcome, ?dark, "handover");
                     self.postpone(now, Write::Entry(Entry::Handover(handover, spot)));
                 }
@@ -197,8 +203,12 @@ impl GatewayEngine {
         }
         let train = self.pilot.place(now);
         let (forecaster, cells) = (&mut self.forecaster, self.store.views().cells());
-        let forecast = |train: &TrainPosition, carrier: &str, seen| {
-            forecaster.forecast(cells, WriterNumber::OWN, now, train, carrier, seen)
+        let outcomes = &mut self.outcomes;
+        let forecast = |train: &TrainPosition, carrier: &str, seen: Seen| {
+            let own = WriterNumber::OWN;
+            let forecast = forecaster.forecast(cells, own, now, train, carrier, seen);
+            outcomes.forecast(now, carrier, seen.0, forecast.as_ref());
+            forecast
         };
         self.forecasts.update(now, session, forecast, train.as_ref(), report);
     }
@@ -274,7 +284,7 @@ impl Engine for GatewayEngine {
 
     fn on_timeout(&mut self, now: Instant, wall_ms: u64) {
         self.pilot.advance(now, wall_ms);
-        self.drain_pilot(now);
+        self.drain_pilot(now, wall_ms);
         if now >= self.forecast_at {
             self.forecast_at = now + FORECAST_EVERY;
             self.forecast(now);
@@ -321,7 +331,7 @@ impl Engine for GatewayEngine {
     fn close(&mut self, now: Instant, wall_ms: u64) {
         self.pilot.advance(now, wall_ms);
         self.pilot.end_trip();
-        self.drain_pilot(now);
+        self.drain_pilot(now, wall_ms);
         let rates = self.rates.take_all();
         self.record_rates(now, rates);
         self.flush(now);
@@ -339,6 +349,7 @@ impl Engine for GatewayEngine {
             store: self.store.state(),
             forecast: self.settings.forecast,
             trips: vec![trip],
+            forecasts: self.outcomes.counts(),
             recorded: self.recorded,
             received: self.received,
             inputs_dropped: self.dropped,

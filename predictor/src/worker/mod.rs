@@ -22,6 +22,7 @@ mod gateway;
 mod handle;
 mod lookahead;
 mod options;
+mod outcomes;
 mod rates;
 mod state;
 mod thread;
@@ -33,6 +34,7 @@ pub use crate::detect::Unrecorded;
 pub use allowance::{MESSAGES_A_SECOND, MESSAGES_AT_ONCE};
 pub use handle::{Feeder, Worker};
 pub use options::{LinkDbSettings, Options};
+pub use outcomes::ForecastCounts;
 pub use state::{CarrierState, StoreState, TripState, WorkerState};
 
 use std::time::{Duration, Instant};

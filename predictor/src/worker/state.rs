@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use polyrail_model::Direction;
 use serde::{Deserialize, Serialize};
 
+use super::ForecastCounts;
 use crate::detect::Unrecorded;
 use crate::position::TrainPosition;
 use crate::store::StoreStats;
@@ -19,6 +20,9 @@ pub struct WorkerState {
     pub forecast: bool,
     /// The trips under way: of a gateway its own, of a cloud those of its gateways.
     pub trips: Vec<TripState>,
+    /// Forecasts since the start and what became of them (gateway).
+    #[serde(default)]
+    pub forecasts: ForecastCounts,
     /// Handovers recorded since the start.
     pub recorded: u64,
     /// Handovers received from the other side since the start.

@@ -47,6 +47,7 @@ pub fn paths(count: u64) -> Vec<PathView> {
         stalled: false,
         quiet: Duration::ZERO,
         backup: false,
+        secondary: false,
         metered: false,
         forecast: Some(Forecast {
             fails_in: ms(9_000),

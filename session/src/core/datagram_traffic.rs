@@ -3,11 +3,12 @@
 //! A datagram is sent at most once, with at most one copy, on the paths that the chain for
 //! datagrams chooses.
 
-use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use polyrail_model::{BindingId, Bytes, NodeRole, Unit};
-use polyrail_scheduler::{Chain, Decision, Input, Note, PathView, SEGMENT, SegmentView, Turn};
+use polyrail_model::{BindingId, Bytes, NodeRole, Unit, UserId, Weight};
+use polyrail_scheduler::{
+    Chain, Decision, Input, Note, PathView, SEGMENT, SegmentView, Turn, rank,
+};
 
 use super::datagrams::{binding_of, flow_of};
 use super::outlet::Outlet;
@@ -26,7 +27,7 @@ impl Session {
     }
 
     /// Queues a datagram for the peer. It may be dropped at any time.
-    pub fn send_datagram(&mut self, now: Instant, datagram: UserDatagram) {
+    pub fn send_datagram(&mut self, now: Instant, weight: Option<Weight>, datagram: UserDatagram) {
         let UserDatagram { binding, user, remote, payload, expedited } = datagram;
         let of = (binding, user.unwrap_or_default(), self.clock(now));
         let Self { datagrams, turns, .. } = self;
@@ -35,6 +36,9 @@ impl Session {
             return;
         }
         datagrams.push(now, of, Queued { at: now, remote, payload, expedited }, turns);
+        if let (Some(weight), Some(binding)) = (weight, datagrams.bindings.get_mut(&binding)) {
+            binding.weight = weight;
+        }
     }
 
     /// A datagram of the peer has arrived.
@@ -45,19 +49,29 @@ impl Session {
         datagram: Datagram,
         data: &[u8],
     ) {
-        let Datagram { binding: id, sequence, user, remote, .. } = datagram;
+        let Datagram { binding: id, sequence, user, weight, remote, .. } = datagram;
         let of = (id, user.unwrap_or_default(), self.clock(now));
         if let Some(path) = self.paths.get_mut(slot) {
             path.datagrams_received += data.len() as u64;
         }
+        let role = self.role;
         let Self { datagrams, turns, paths, .. } = self;
         let Some(binding) = datagrams.binding(now, of, turns) else { return };
         binding.used_at = now;
+        if role == NodeRole::Cloud {
+            binding.weight = weight;
+        }
         if !binding.received.accept(sequence) {
             datagrams.counts.copies_received += 1;
             return;
         }
         let Some(path) = paths.get(slot) else { return };
+        binding.received_bytes.0 += data.len() as u64;
+        binding.carriers.insert(path.carrier_number);
+        if self.role == NodeRole::Cloud {
+            binding.set_remote(&remote);
+        }
+        self.traffic.received(now, binding.user, data.len() as u64);
         let payload = data.to_vec();
         let datagram = UserDatagram { binding: id, user, remote, payload, expedited: false };
         let wait = |old: u32| {
@@ -92,21 +106,22 @@ impl Session {
         }
     }
 
-    /// Sends waiting real-time datagrams, each binding's in turn. Bulk data fills the tunnels, and
-    /// they send datagrams before it; so some may be sent beyond the room of a path.
+    /// Sends waiting real-time datagrams, first those of users who sent few. Bulk data fills the
+    /// tunnels, and they send datagrams before it; so some may be sent beyond the room of a path.
     pub(super) fn send_urgent(&mut self, now: Instant, outlet: &mut dyn Outlet) {
-        let mut blocked = VecDeque::new();
+        let mut blocked = Vec::new();
         while blocked.len() < ASIDE_MAX
-            && let Some(id) = self.datagrams.urgent.pop_front()
+            && let Some(turn) = self.datagrams.urgent.pop()
         {
+            let Some(id) = binding_of(turn.flow) else { continue };
             if self.send_next(now, id, true, outlet) == Sent::Waits {
-                blocked.push_back(id);
+                blocked.push(turn);
             } else {
                 self.requeue(now, id);
             }
         }
-        blocked.append(&mut self.datagrams.urgent);
-        self.datagrams.urgent = blocked;
+        let urgent = &mut self.datagrams.urgent;
+        blocked.into_iter().rev().for_each(|turn| urgent.push_front(turn));
     }
 
     /// Sends the next datagram of the binding whose turn it is; false if it waits for its path.
@@ -143,15 +158,10 @@ impl Session {
     ) -> Sent {
         let (sent_us, role) = (self.clock(now), self.role);
         let Self { datagrams, paths, .. } = self;
-        let Some(binding) = datagrams.bindings.get_mut(&id) else { return Sent::Nothing };
-        let (user, before) = (binding.user, binding.queued_bytes());
-        let (next, dropped) = binding.pop(now);
-        let after = binding.queued_bytes();
-        datagrams.counts.dropped += dropped;
-        datagrams.count(user, before, after);
-        let Some(next) = next else { return Sent::Nothing };
+        let Some((user, next)) = datagrams.pop(now, id) else { return Sent::Nothing };
         let may_copy = datagrams.may_copy(now, user, next.cost() as u64);
         let Some(binding) = datagrams.bindings.get_mut(&id) else { return Sent::Nothing };
+        let weight = binding.weight;
         let views = views(now, paths, &datagrams.chain, is_urgent);
         let (bytes, cost) = (next.payload.len() as u64, next.cost() as u64);
         let segment = SegmentView {
@@ -165,21 +175,25 @@ impl Session {
         };
         let decision = datagrams.chain.decide(&Input { paths: &views, segment, now });
         let Decision::Send { primary, copies, .. } = decision else {
+            let before = binding.queued_bytes();
             binding.put_back(next);
-            datagrams.count(user, after, after + cost as usize);
+            datagrams.count(user, before, before + cost as usize);
             return Sent::Waits;
         };
+        if role == NodeRole::Gateway {
+            binding.set_remote(&next.remote);
+        }
         let datagram = Datagram {
             binding: id,
             sequence: binding.sequence,
             sent_us,
             user: (role == NodeRole::Gateway).then_some(user),
+            weight: if role == NodeRole::Gateway { weight } else { Weight::default() },
             remote: next.remote,
         };
-        binding.on_sent();
-        let mut frame = Vec::new();
+        binding.on_sent(bytes);
+        let (mut frame, unit) = (Vec::new(), Unit::Datagram { expires: now + EXPIRES });
         encode(&Frame::Datagram { datagram, data: &next.payload }, &mut frame);
-        let unit = Unit::Datagram { expires: now + EXPIRES };
         datagrams.counts.sent += 1;
         datagrams.counts.copies_sent += copies.len() as u64;
         let mut on = copies;
@@ -188,6 +202,7 @@ impl Session {
             paths.send(slot, unit, &frame, outlet);
             let Some(path) = paths.get_mut(slot) else { continue };
             path.datagrams_sent += bytes;
+            binding.carriers.insert(path.carrier_number);
             if is_urgent && path.room == 0 {
                 path.urgent_debt += cost as usize;
             }
@@ -200,8 +215,17 @@ impl Session {
         if on.len() > 1 {
             datagrams.on_copied(now, user, cost);
         }
-        self.turns.queue.charge(user, cost * on.len() as u64, now);
+        self.traffic.sent(now, user, bytes);
+        self.charge(now, user, weight.cost(cost * on.len() as u64), is_urgent);
         Sent::Whole
+    }
+
+    /// The user has sent this much of its share.
+    fn charge(&mut self, now: Instant, user: UserId, cost: u64, is_urgent: bool) {
+        self.turns.queue.charge(user, cost, now);
+        if is_urgent {
+            self.datagrams.urgent.charge(user, cost, now);
+        }
     }
 }
 
@@ -214,6 +238,7 @@ fn views(now: Instant, paths: &Paths, chain: &Chain, is_urgent: bool) -> Vec<Pat
             view.room = view.room.max(Bytes(SEGMENT));
         }
     }
+    rank(&mut views);
     views
 }
 

@@ -3,11 +3,11 @@
 //! Real-time datagrams are sent before everything else, as long as their user has few of them; the
 //! others wait for the turn of their user, together with the flows.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use polyrail_model::{BindingId, Bucket, FlowId, UserId};
-use polyrail_scheduler::{Chain, Turn};
+use polyrail_scheduler::{Chain, FairQueue, Turn};
 
 use super::turns::Turns;
 use crate::datagram::{Binding, Queued};
@@ -18,8 +18,8 @@ use crate::settings::{DatagramStatus, Settings};
 pub(crate) struct Datagrams {
     pub chain: Chain,
     pub(super) bindings: BTreeMap<BindingId, Binding>,
-    /// Bindings with real-time datagrams that wait.
-    pub(super) urgent: VecDeque<BindingId>,
+    /// Bindings with real-time datagrams that wait, in the fair order of their users.
+    pub(super) urgent: FairQueue,
     users: BTreeMap<UserId, Share>,
     /// How many bytes of all users may still go before everything else.
     priority: Bucket,
@@ -47,7 +47,7 @@ impl Datagrams {
         Self {
             chain: settings.datagram_chain.build(),
             bindings: BTreeMap::new(),
-            urgent: VecDeque::new(),
+            urgent: FairQueue::new(now),
             users: BTreeMap::new(),
             priority: Bucket::new(now, ALL_PRIORITY_RATE, ALL_PRIORITY_RATE),
             queued_bytes: 0,
@@ -63,7 +63,7 @@ impl Datagrams {
         self.count(binding.user, binding.queued_bytes(), 0);
         if binding.waits {
             turns.queue.remove(binding.user, flow_of(id));
-            self.urgent.retain(|waiting| *waiting != id);
+            self.urgent.remove(binding.user, flow_of(id));
         }
     }
 
@@ -126,6 +126,17 @@ impl Datagrams {
         self.enqueue(now, of.0, turns);
     }
 
+    /// The user and the next datagram of a binding; drops those that have waited too long.
+    pub(super) fn pop(&mut self, now: Instant, id: BindingId) -> Option<(UserId, Queued)> {
+        let binding = self.bindings.get_mut(&id)?;
+        let (user, before) = (binding.user, binding.queued_bytes());
+        let (next, dropped) = binding.pop(now);
+        let after = binding.queued_bytes();
+        self.counts.dropped += dropped;
+        self.count(user, before, after);
+        Some((user, next?))
+    }
+
     /// The bytes that wait of a binding of this user have changed.
     pub(super) fn count(&mut self, user: UserId, before: usize, after: usize) {
         self.queued_bytes = self.queued_bytes + after - before;
@@ -146,7 +157,7 @@ impl Datagrams {
         let is_free = self.priority.level(now) >= cost as f64;
         if realtime && is_free && share.priority.take(now, cost) {
             self.priority.take(now, cost);
-            self.urgent.push_back(id);
+            self.urgent.push(Turn { user: binding.user, flow: flow_of(id), interactive: true });
         } else {
             let (user, flow) = (binding.user, flow_of(id));
             turns.queue.push(Turn { user, flow, interactive: realtime });

@@ -8,6 +8,7 @@
 //! the oldest is evicted, and counts as delivered.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
 
 use polyrail_model::FlowId;
 
@@ -92,6 +93,11 @@ impl Flows {
 
     pub fn iter(&self) -> impl Iterator<Item = &Flow> {
         self.open.values()
+    }
+
+    /// The open flows from this one on, by id.
+    pub fn from(&self, first: Bound<FlowId>) -> impl Iterator<Item = &Flow> {
+        self.open.range((first, Bound::Unbounded)).map(|(_, flow)| flow)
     }
 
     /// The id of the next flow that this side opens.

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use polyrail_model::{Channel, FlowId, LinkSample, NodeRole, PathId, UserId};
+use polyrail_model::{Channel, FlowId, LinkSample, NodeRole, PathId, PathWish, UserId, Weight};
 use polyrail_scheduler::{Note, PathSet};
 
 use super::flows::FlowOutcome;
@@ -33,6 +33,7 @@ impl Session {
         match frame {
             Frame::Open { open, data } => return self.on_open(now, slot, &open, data),
             Frame::Data { flow, sequence, sent_us, marks, data } => {
+                self.on_weight(flow, marks.weight);
                 let run = Run { sequence, open: false, data, fin: marks.fin };
                 return self.on_run(now, slot, flow, &run, sent_us);
             }
@@ -123,8 +124,18 @@ impl Session {
                 }
             }
         }
+        self.on_weight(open.flow, open.marks.weight);
         let run = Run { sequence: 0, open: true, data, fin: open.marks.fin };
         self.on_run(now, slot, open.flow, &run, open.sent_us)
+    }
+
+    /// The gateway states the weight of a flow's user (cloud).
+    fn on_weight(&mut self, number: FlowId, weight: Weight) {
+        if self.role == NodeRole::Cloud
+            && let Some(flow) = self.flows.numbered(number).and_then(|id| self.flows.get_mut(id))
+        {
+            flow.weight = weight;
+        }
     }
 
     /// The open flow with this number. An unknown flow is created without a destination, which
@@ -179,7 +190,7 @@ impl Session {
             path.received += bytes;
             self.outbox.on_received(bytes);
             path.pings.on_received(now, bytes, self.role == NodeRole::Gateway);
-            path.id
+            (path.id, path.carrier_number)
         });
         let Some(id) = self.ensure_flow(now, number, false)? else {
             return self.count_ended(number, run.end());
@@ -200,7 +211,10 @@ impl Session {
                 return Ok(());
             }
         };
-        flow.recv.echo = path.map(|path| Echo { path, sent_us, received_us });
+        if let Some((path, carrier)) = path {
+            flow.recv.echo = Some(Echo { path, sent_us, received_us });
+            flow.carriers.insert(carrier);
+        }
         flow.recv.unacknowledged += 1;
         if flow.recv.unacknowledged >= ACK_EVERY || run.fin || run.open {
             self.outbox.ack(flow);
@@ -499,42 +513,61 @@ impl Session {
         }
     }
 
-    /// Makes the paths of this carrier backups, or not.
-    pub fn set_backup(&mut self, carrier: &str, backup: bool) {
+    /// The operator wants the paths of this carrier used in another way.
+    pub fn set_wish(&mut self, now: Instant, carrier: &str, wish: PathWish) {
         for slot in self.paths.slots() {
-            let Some(path) = self.paths.get_mut(slot) else { continue };
-            if path.carrier == carrier && path.backup != backup {
-                path.backup = backup;
-                let id = path.id;
-                self.tell_backup(id, backup);
-            }
+            let Some(path) = self.paths.get_mut(slot).filter(|path| path.carrier == carrier) else {
+                continue;
+            };
+            let (id, told) = (path.id, path.wish);
+            path.set_wish(now, wish);
+            self.tell_wish(id, told, wish);
         }
     }
 
-    /// Tells the peer whether this path is a backup.
-    pub fn tell_backup(&mut self, path: PathId, backup: bool) {
-        self.outbox.notice(path, Said::Backup { backup });
+    /// Tells the peer how this path is used; it knows that the operator wanted it used as `told`.
+    pub fn tell_wish(&mut self, path: PathId, told: PathWish, wish: PathWish) {
+        let PathWish { rank, metered, rate_limit } = wish;
+        if (told.rank, told.metered) != (rank, metered) {
+            self.outbox.notice(path, Said::Use { rank, metered });
+        }
+        if told.rate_limit != rate_limit {
+            self.outbox.notice(path, Said::Limit { rate: rate_limit });
+        }
+    }
+
+    /// Takes the gateway's statement about the use of a path (cloud).
+    fn on_wish(&mut self, now: Instant, slot: usize, said: Said) {
+        let is_cloud = self.role == NodeRole::Cloud;
+        let Some(path) = self.paths.get_mut(slot).filter(|_| is_cloud) else { return };
+        let wish = match said {
+            Said::Use { rank, metered } => PathWish { rank, metered, ..path.wish },
+            Said::Limit { rate: rate_limit } => PathWish { rate_limit, ..path.wish },
+            Said::Stalled | Said::Policed { .. } => return,
+        };
+        path.set_wish(now, wish);
     }
 
     fn on_notice(&mut self, now: Instant, notice: Notice) {
-        let slot = self.paths.slot_of_id(notice.path);
-        let Some(path) = slot.and_then(|slot| self.paths.get_mut(slot)) else { return };
-        let noticed = &mut path.noticed[usize::from(matches!(notice.said, Said::Backup { .. }))];
-        if notice.serial <= *noticed {
+        let Some(slot) = self.paths.slot_of_id(notice.path) else { return };
+        let Some(path) = self.paths.get_mut(slot) else { return };
+        let (place, report) = match notice.said {
+            Said::Stalled => (0, Some(PathReport::Stalled)),
+            Said::Policed { rate } => (0, Some(PathReport::Policed { rate })),
+            Said::Use { .. } => (1, None),
+            Said::Limit { .. } => (2, None),
+        };
+        if notice.serial <= path.noticed[place] {
             return;
         }
-        *noticed = notice.serial;
-        let report = match notice.said {
-            Said::Stalled => PathReport::Stalled,
-            Said::Policed { rate } => PathReport::Policed { rate },
-            Said::Backup { backup } => return path.backup = backup,
-        };
+        path.noticed[place] = notice.serial;
+        let Some(report) = report else { return self.on_wish(now, slot, notice.said) };
         if self.role == NodeRole::Gateway {
             // A PING shows whether this side still receives on it, and lets its transport notice.
             path.pings.soon(now);
         }
         path.reports.add(report);
-        slot.into_iter().for_each(|slot| self.pass_reports(now, slot));
+        self.pass_reports(now, slot);
     }
 
     /// Passes the peer's reports about a path to the caller.

@@ -185,7 +185,7 @@ impl Messages {
         for message in std::mem::take(&mut self.latest).into_values() {
             let frame = message.frame(now, true);
             for &slot in &slots {
-                if slot == fastest || paths.has_room(slot) {
+                if slot == fastest || paths.takes_copies(slot) {
                     paths.send_control(slot, &frame, outlet);
                 }
             }

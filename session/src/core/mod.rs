@@ -8,6 +8,7 @@ mod flow_control;
 mod flows;
 mod forecasts;
 mod input;
+mod lists;
 mod messages;
 mod outbox;
 mod outlet;
@@ -19,6 +20,7 @@ mod tests;
 mod transmit;
 mod turns;
 mod user_flows;
+mod user_traffic;
 mod writers;
 
 pub use outlet::Outlet;

@@ -193,10 +193,9 @@ impl Outbox {
             self.budget.charge(batch.len());
             paths.send_control(slot, &batch, outlet);
             if batch.len() <= ACK_REPEAT_MAX {
-                let roomy = |slot: &usize| {
-                    paths.get(*slot).is_some_and(|path| path.room > 0 && !path.backup)
-                };
-                if let Some(other) = paths.control_slot(Some(slot)).filter(roomy) {
+                let rank = |slot: usize| paths.get(slot).map(|path| path.wish.rank);
+                let fits = |other: &usize| paths.takes_copies(*other) && rank(*other) == rank(slot);
+                if let Some(other) = paths.control_slot(Some(slot)).filter(fits) {
                     self.budget.charge(batch.len());
                     paths.send_control(other, &batch, outlet);
                 }

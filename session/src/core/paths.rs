@@ -13,11 +13,12 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use polyrail_model::{Bytes, FlowId, PathId, Unit};
-use polyrail_scheduler::{Chain, PathSet, PathView, SEGMENT};
+use polyrail_scheduler::{Chain, PathSet, PathView, SEGMENT, rank};
 
 use super::flows::Flows;
 use super::forecasts::Forecasts;
 use super::outlet::Outlet;
+use crate::carriers::{CARRIERS_MAX, CarrierNames};
 use crate::delay::Common;
 use crate::event::TunnelKey;
 use crate::flow::Flow;
@@ -29,6 +30,8 @@ use crate::settings::PathStatus;
 pub(crate) struct Paths {
     /// By slot; slots of lost paths are used again.
     slots: Vec<Option<Path>>,
+    /// The names of the carriers that have had a path.
+    pub names: CarrierNames,
     /// Some carrier has more than one path.
     pub rivalry: bool,
     pub forecasts: Forecasts,
@@ -69,6 +72,7 @@ impl Paths {
     pub fn new(now: Instant) -> Self {
         Self {
             slots: Vec::new(),
+            names: CarrierNames::default(),
             rivalry: false,
             forecasts: Forecasts::default(),
             withdrawn: Vec::new(),
@@ -165,12 +169,16 @@ impl Paths {
         self.choose();
     }
 
-    /// The number of a carrier: the number of its other paths, else a free one.
-    fn number_of(&self, carrier: &str) -> u32 {
+    /// The number of a carrier. If there are too many names, that of its other paths, else a free
+    /// one.
+    fn number_of(&mut self, carrier: &str) -> u32 {
+        if let Some(number) = self.names.number(carrier) {
+            return number;
+        }
         let known = self.iter().find(|path| path.carrier == carrier);
         let is_free = |number: &u32| self.iter().all(|path| path.carrier_number != *number);
         let known = known.map(|path| path.carrier_number);
-        known.or_else(|| (0..).find(is_free)).unwrap_or_default()
+        known.or_else(|| (CARRIERS_MAX as u32..).find(is_free)).unwrap_or_default()
     }
 
     /// Removes a path, which must have given up its runs.
@@ -430,6 +438,17 @@ impl Paths {
     pub fn send(&mut self, slot: usize, unit: Unit, bytes: &[u8], outlet: &mut dyn Outlet) {
         let Some(path) = self.get_mut(slot) else { return };
         path.set_room(outlet.send(path.tunnel, unit, bytes));
+        path.charge(bytes.len());
+    }
+
+    /// The rate limits earn what may be sent by now.
+    pub fn refill(&mut self, now: Instant) {
+        self.iter_mut().for_each(|path| path.refill(now));
+    }
+
+    /// When a path whose rate limit is used up may send again.
+    pub fn limited_until(&self) -> Option<Instant> {
+        self.iter().filter(|path| path.room > 0).filter_map(Path::limited_until).min()
     }
 
     /// Sends control frames on a path; bytes beyond its room are counted.
@@ -442,13 +461,12 @@ impl Paths {
         }
     }
 
-    /// Usable paths that take control frames, the fastest first; backups only if there are no
-    /// others.
+    /// Usable paths of the first rank that has any, if they take control frames; the fastest first.
     pub fn live_slots(&self) -> Vec<usize> {
         let live = || self.slots().filter_map(|slot| Some((slot, self.get(slot)?)));
         let live = || live().filter(|(_, path)| !path.hidden);
-        let regular = live().any(|(_, path)| !path.backup);
-        let takes = |path: &Path| path.takes_control() && !(regular && path.backup);
+        let first = live().map(|(_, path)| path.wish.rank).min();
+        let takes = |path: &Path| path.takes_control() && Some(path.wish.rank) == first;
         let mut able: Vec<(usize, &Path)> = live().filter(|(_, path)| takes(path)).collect();
         able.sort_by_key(|(_, path)| path.link.srtt());
         able.into_iter().map(|(slot, _)| slot).collect()
@@ -458,21 +476,29 @@ impl Paths {
     /// counts as live may be dark.
     pub fn stalled_slots(&self) -> Vec<usize> {
         let stalls = |path: &Path| {
-            path.stall.stalled && !path.is_superseded() && !path.backup && path.takes_control()
+            path.stall.stalled
+                && !path.is_superseded()
+                && !path.wish.is_backup()
+                && path.takes_control()
         };
         self.slots_where(stalls)
     }
 
-    pub fn has_room(&self, slot: usize) -> bool {
-        self.get(slot).is_some_and(|path| path.room > 0)
+    /// Whether the path may carry a copy: it has room, and its bytes cost no money.
+    pub fn takes_copies(&self, slot: usize) -> bool {
+        self.get(slot).is_some_and(|path| path.room() > 0 && !path.wish.metered)
     }
 
-    /// The fastest usable path other than `but` that takes control frames; backups last.
+    pub fn has_room(&self, slot: usize) -> bool {
+        self.get(slot).is_some_and(|path| path.room() > 0)
+    }
+
+    /// The fastest usable path other than `but` that takes control frames, by rank.
     pub fn control_slot(&self, but: Option<usize>) -> Option<usize> {
         let able = self.slots().filter_map(|slot| Some((slot, self.get(slot)?)));
         let able =
             able.filter(|&(slot, path)| !path.hidden && path.takes_control() && Some(slot) != but);
-        able.min_by_key(|(_, path)| (path.backup, path.link.srtt())).map(|(slot, _)| slot)
+        able.min_by_key(|(_, path)| (path.wish.rank, path.link.srtt())).map(|(slot, _)| slot)
     }
 
     // The scheduler's view.
@@ -485,7 +511,9 @@ impl Paths {
             // A slot without a path is never available.
             None => PathView { stalled: true, ..PathView::default() },
         };
-        self.slots.iter().map(view).collect()
+        let mut views: Vec<PathView> = self.slots.iter().map(view).collect();
+        rank(&mut views);
+        views
     }
 
     /// The scheduler's view of one path.
@@ -496,7 +524,7 @@ impl Paths {
     fn view(&self, now: Instant, path: &Path, common: Option<&Common>, chain: &Chain) -> PathView {
         let relative = common.and_then(|common| common.relative(&path.delay));
         PathView {
-            room: Bytes(left_by_cap(path, chain).unwrap_or(u64::MAX).min(path.room)),
+            room: Bytes(left_by_cap(path, chain).unwrap_or(u64::MAX).min(path.room())),
             forecast: self.forecasts.forecast(now, &path.carrier),
             look_ahead: self.forecasts.look_ahead(now, &path.carrier),
             ..path.view(now, relative)
@@ -511,7 +539,7 @@ impl Paths {
     /// Whether any path is usable and has room.
     pub fn any_available(&self, chain: &Chain) -> bool {
         self.iter().any(|path| {
-            !path.hidden && path.room > 0 && left_by_cap(path, chain).is_none_or(|left| left > 0)
+            !path.hidden && path.room() > 0 && left_by_cap(path, chain).is_none_or(|left| left > 0)
         })
     }
 

@@ -2,14 +2,14 @@
 //!
 //! Each part owns its state: [`Flows`] the flows, [`FlowControl`] credit and shares, [`Paths`] the
 //! paths, [`Outbox`] the control frames that are due, [`Messages`] the messages of no flow,
-//! [`Datagrams`] users' datagrams,
-//! [`Turns`] the order of flows, [`Writers`] the writers that wait for room. The session only
-//! connects them. Frames arrive in `input` and are sent in `transmit`.
+//! [`Datagrams`] users' datagrams, [`Turns`] the order of flows, [`Writers`] the writers that wait
+//! for room, [`UsersTraffic`] the bytes of each user. The session only connects them. Frames arrive
+//! in `input` and are sent in `transmit`.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use polyrail_model::{Bytes, Destination, FlowId, NodeRole, SessionKey, UserId};
+use polyrail_model::{Bytes, Destination, FlowId, NodeRole, SessionKey, UserId, Weight};
 use polyrail_scheduler::Chain;
 
 use super::datagrams::Datagrams;
@@ -19,6 +19,7 @@ use super::messages::Messages;
 use super::outbox::Outbox;
 use super::paths::Paths;
 use super::turns::Turns;
+use super::user_traffic::UsersTraffic;
 use super::writers::{self, Writers};
 use crate::event::{Event, FlowKey, OpenError};
 use crate::flow::{Flow, Life};
@@ -45,6 +46,7 @@ pub(crate) struct Session {
     pub datagrams: Datagrams,
     pub(super) turns: Turns,
     pub(super) writers: Writers,
+    pub(super) traffic: UsersTraffic,
     /// OPENs that wait for first data, and until when.
     open_line: VecDeque<(Instant, FlowId)>,
     /// Reset flows that may deliver earlier data, and until when.
@@ -83,6 +85,7 @@ impl Session {
             datagrams: Datagrams::new(now, &settings),
             turns: Turns::new(now),
             writers: Writers::default(),
+            traffic: UsersTraffic::default(),
             open_line: VecDeque::new(),
             reset_line: VecDeque::new(),
             unopened_at: None,
@@ -160,6 +163,22 @@ impl Session {
         Ok(self.flow_key(id))
     }
 
+    /// The weight of a user changes, also for its open flows and its bindings (gateway).
+    pub fn set_weight(&mut self, user: UserId, weight: Weight) {
+        let flows: Vec<FlowId> = self.flows.users.flows_of(user).collect();
+        for id in flows {
+            self.flows.get_mut(id).into_iter().for_each(|flow| flow.weight = weight);
+        }
+        let bindings = self.datagrams.bindings.values_mut();
+        let own = bindings.filter(|binding| binding.user == user);
+        own.for_each(|binding| binding.weight = weight);
+    }
+
+    /// A new flow has its user's weight.
+    pub fn weigh(&mut self, id: FlowId, weight: Weight) {
+        self.flows.get_mut(id).into_iter().for_each(|flow| flow.weight = weight);
+    }
+
     /// Bytes that [`Session::write`] takes now; if they are few, [`Event::Writable`] follows.
     pub fn write_room(&mut self, id: FlowId) -> u64 {
         let Some(flow) = self.flows.get(id) else { return 0 };
@@ -182,6 +201,7 @@ impl Session {
         }
         if taken > 0 {
             flow.send.write(&data[..taken]);
+            self.traffic.sent(now, flow.user, taken as u64);
             flow.moved_at = now;
             flow.hold = false;
             self.flow_control.held_sent += taken as u64;
@@ -223,6 +243,7 @@ impl Session {
         flow.told_readable = false;
         if taken > 0 {
             flow.moved_at = now;
+            self.traffic.received(now, flow.user, taken);
         }
         self.flow_control.held_received -= taken;
         flow.recv.tune(now, taken, rtt, self.settings.memory.0 / WINDOW_SHARE);
@@ -495,6 +516,8 @@ impl Session {
             peer: None,
             flows: self.open_flows(),
             peer_going: self.peer_going,
+            users: self.flows.users.users(),
+            flows_opened: self.flows.users.opened(),
             flows_held: self.flows.len(),
             memory_received: Bytes(self.flow_control.held_received),
             memory_sent: Bytes(self.flow_control.held_sent),

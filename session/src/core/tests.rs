@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use polyrail_model::{
-    Bytes, Destination, FlowId, HostName, NodeRole, PathId, SessionKey, TunnelMode, Unit, UserId,
+    Bytes, Destination, FlowId, HostName, NodeRole, PathId, PathWish, SessionKey, TunnelMode, Unit,
+    UserId,
 };
 use polyrail_scheduler::{Chain, ChainSpec, Handler, Input, Kind, PathSets, SEGMENT, Schedulerlet};
 
@@ -72,7 +73,7 @@ fn session(now: Instant, chain: Chain) -> Session {
     let mut session = Session::new(now, SessionKey(1), NodeRole::Gateway, Settings::default());
     session.agree(Terms { window: 1 << 20, credit: 16 << 20 });
     let manner =
-        Manner { carrier: "a", backup: false, metered: false, mode: TunnelMode::Tls, proven: true };
+        Manner { carrier: "a", wish: PathWish::default(), mode: TunnelMode::Tls, proven: true };
     assert!(session.add_path(now, PathId(1), TunnelKey(1), manner));
     session.set_room(TunnelKey(1), 1 << 20);
     session.chain = chain;
@@ -170,7 +171,7 @@ fn stalls_measure_how_long_recovery_takes() {
     let begin = base();
     let mut session = session(begin, Chain::new(vec![Box::new(Waits(0, Duration::ZERO))]));
     let manner =
-        Manner { carrier: "b", backup: false, metered: false, mode: TunnelMode::Tls, proven: true };
+        Manner { carrier: "b", wish: PathWish::default(), mode: TunnelMode::Tls, proven: true };
     assert!(session.add_path(begin, PathId(2), TunnelKey(2), manner));
     session.set_room(TunnelKey(2), 1 << 20);
     write(&mut session, begin, 1, 20_000);

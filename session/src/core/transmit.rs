@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use polyrail_model::{Bytes, FlowId, Unit};
+use polyrail_model::{Bytes, FlowId, NodeRole, Unit, Weight};
 use polyrail_scheduler::{
     Again, Decision, Input, Note, OutView, PathSet, PathView, RUN_MAX, SEGMENT, SegmentView, Turn,
 };
@@ -33,6 +33,7 @@ impl Session {
     /// Sends due control frames and scheduled data until tunnels are full or no data is left.
     pub fn transmit(&mut self, now: Instant, outlet: &mut dyn Outlet) {
         self.paths.looked_at = now;
+        self.paths.refill(now);
         self.paths.send_withdrawals(outlet);
         self.messages.send(now, &mut self.paths, &mut self.turns, outlet);
         let clock = (now, self.clock(now));
@@ -44,6 +45,7 @@ impl Session {
         if self.chain.has_handlers() {
             self.send_again(now, outlet);
         }
+        self.paths.limited_until().into_iter().for_each(|at| self.turns.wake_by(at));
     }
 
     /// Serves flows in turn.
@@ -115,7 +117,9 @@ impl Session {
         };
         let decision = self.chain.decide(&Input { paths: views, segment, now });
         let (primary, copies, mut run_max, ahead) = match decision {
-            Decision::Send { primary, copies, run_max, ahead } => (primary, copies, run_max, ahead),
+            Decision::Send { primary, copies, run_max, ahead } => {
+                (primary, free(copies, views), run_max, ahead)
+            }
             Decision::Wait { until } => {
                 // A rule that returns the current time would be asked forever.
                 until.into_iter().for_each(|at| self.turns.wake_by(at.max(now + WAKE_APART)));
@@ -179,7 +183,9 @@ impl Session {
         let Some(flow) = self.flows.get(id) else { return (piece.end, 0) };
         // An OPEN has a longer header than DATA: it leaves room for the longest host name.
         let content = flow.send.content(piece, run_max);
-        let marks = DataMarks { fin: content.fin, tail: flow.send.fin };
+        // Only the gateway decides about weights.
+        let weight = if self.role == NodeRole::Gateway { flow.weight } else { Weight::default() };
+        let marks = DataMarks { fin: content.fin, tail: flow.send.fin, weight };
         let bytes = content.data.len() as u64;
         let number = flow.number.unwrap_or_default();
         match (&flow.destination, content.open) {
@@ -214,9 +220,13 @@ impl Session {
         flow.send.sent(now, piece, end, on, self.next_tag, mark);
         self.flow_control.recount(flow);
         flow.charge(now, bytes);
+        let weight = flow.weight;
+        for path in on.iter().filter_map(|slot| self.paths.get(slot)) {
+            flow.carriers.insert(path.carrier_number);
+        }
         let run = Carried { flow: turn.flow, start: piece.start, end };
         self.paths.carry(now, on, run, bytes, &self.flows);
-        self.turns.queue.charge(turn.user, bytes.max(1), now);
+        self.turns.queue.charge(turn.user, weight.cost(bytes), now);
     }
 
     // Runs that are sent again because a handler of the chain decides so, while the flow has
@@ -245,14 +255,21 @@ impl Session {
                 }
             }
         }
-        let mut views = self.paths.views(now, &self.chain);
+        let mut views = self.views_for_copies(now);
         for id in flows {
             for waiting in self.candidates(id) {
                 if self.ask_again(now, id, &waiting, &views, outlet) {
-                    views = self.paths.views(now, &self.chain);
+                    views = self.views_for_copies(now);
                 }
             }
         }
+    }
+
+    /// The views of all paths for handlers, which use a metered path as they use a backup.
+    fn views_for_copies(&self, now: Instant) -> Vec<PathView> {
+        let mut views = self.paths.views(now, &self.chain);
+        views.iter_mut().for_each(|view| view.backup |= view.metered);
+        views
     }
 
     /// The runs of a flow about which handlers are asked: the newest of its tail, and the oldest.
@@ -322,6 +339,12 @@ impl Session {
         }
         true
     }
+}
+
+/// The paths on which a copy costs no money.
+fn free(copies: PathSet, views: &[PathView]) -> PathSet {
+    let costs = |slot: &usize| views.get(*slot).is_some_and(|view| view.metered);
+    copies.iter().filter(|slot| !costs(slot)).collect()
 }
 
 enum Served {

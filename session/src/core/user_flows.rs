@@ -17,6 +17,8 @@ pub(crate) struct UserFlows {
     loads: BTreeSet<(usize, UserId)>,
     open: usize,
     leaving: usize,
+    /// Flows that were ever added.
+    opened: u64,
 }
 
 #[derive(Debug, Default)]
@@ -28,6 +30,7 @@ struct Sets {
 impl UserFlows {
     /// The user has opened a flow.
     pub fn add(&mut self, user: UserId, flow: FlowId) {
+        self.opened += 1;
         self.change(user, |sets| {
             sets.open.insert(flow);
         });
@@ -59,6 +62,16 @@ impl UserFlows {
     /// The flows of all users, including those that leave.
     pub fn all(&self) -> usize {
         self.open + self.leaving
+    }
+
+    /// The number of users with open flows.
+    pub fn users(&self) -> usize {
+        self.loads.len()
+    }
+
+    /// The flows that all users have opened so far.
+    pub fn opened(&self) -> u64 {
+        self.opened
     }
 
     /// The open flows of a user.
@@ -127,7 +140,7 @@ mod tests {
         }
         assert_eq!((flows.open_of(one), flows.all_of(one)), (2, 5));
         assert_eq!((flows.open(), flows.heaviest()), (5, Some((two, 3))));
-        assert_eq!(flows.all(), 8);
+        assert_eq!((flows.all(), flows.users(), flows.opened()), (8, 2, 8));
         flows.leave(one, FlowId(99));
         flows.remove(two, FlowId(99));
         (1..=8).for_each(|id| [one, two].iter().for_each(|user| flows.remove(*user, FlowId(id))));

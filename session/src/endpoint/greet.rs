@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use polyrail_model::{Identity, InstanceId, NodeRole, PathId, SessionId, SessionKey};
+use polyrail_model::{Identity, InstanceId, NodeRole, PathId, PathWish, SessionId, SessionKey};
 
 use super::{Endpoint, Greeted, Phase, SessionEntry, instances};
 use crate::core::Session;
@@ -81,8 +81,9 @@ impl Endpoint {
         }
         let counter = self.next_counter;
         self.next_counter += 1;
-        let TunnelInfo { carrier, backup, metered, .. } = tunnel.info.clone();
-        let greeting = Greeting { counter, backup, metered, carrier };
+        let TunnelInfo { carrier, wish, .. } = tunnel.info.clone();
+        let told = PathWish { rate_limit: None, ..wish };
+        let greeting = Greeting { counter, rank: wish.rank, metered: wish.metered, carrier };
         let frame = match known {
             Some((id, (_, exporter))) => {
                 let proof = proof::join_proof(&exporter, id, counter);
@@ -100,7 +101,7 @@ impl Endpoint {
         encode(&frame, &mut tunnel.outbox);
         self.outboxes.insert(key);
         let hello = known.is_none();
-        tunnel.greeting = Some(Greeted { counter, backup, hello, at: now, answered: false });
+        tunnel.greeting = Some(Greeted { counter, told, hello, at: now, answered: false });
         tunnel.phase = Phase::Bound(session);
         tunnel.since = now;
         if known.is_some() {
@@ -123,9 +124,9 @@ impl Endpoint {
         let Some(entry) = self.sessions.get_mut(&session) else { return };
         let manner = tunnel.manner(proven);
         if entry.session.add_path(now, path, key, manner) {
-            if tunnel.greeting.is_some_and(|greeted| greeted.backup != tunnel.info.backup) {
-                // It has changed since the HELLO was sent.
-                entry.session.tell_backup(path, tunnel.info.backup);
+            if let Some(Greeted { told, .. }) = tunnel.greeting {
+                // The greeting has no limit, and the wish may have changed since a HELLO was sent.
+                entry.session.tell_wish(path, told, tunnel.info.wish);
             }
             entry.session.set_room(key, tunnel.room);
             self.after(session);
@@ -339,8 +340,8 @@ impl Endpoint {
         session: SessionKey,
         greeting: &Greeting,
     ) -> Result<(), Refusal> {
-        let Settings { families, datagrams, .. } = self.settings;
-        let offer = Offer { families, datagrams };
+        let Settings { families, datagrams, reports, .. } = self.settings;
+        let offer = Offer { families, datagrams, reports };
         let Some(entry) = self.sessions.get_mut(&session) else {
             return Err((RejectCode::Unknown, "no such session here"));
         };
@@ -350,9 +351,10 @@ impl Endpoint {
         }
         let Some(tunnel) = self.tunnels.get_mut(&key) else { return Ok(()) };
         let path = PathId(counter);
-        let &Greeting { ref carrier, backup, metered, .. } = greeting;
+        let &Greeting { ref carrier, rank, metered, .. } = greeting;
+        let wish = PathWish { rank, metered, rate_limit: None };
         let mode = tunnel.info.mode;
-        let manner = Manner { carrier, backup, metered, mode, proven: true };
+        let manner = Manner { carrier, wish, mode, proven: true };
         if !entry.session.add_path(now, path, key, manner) {
             return Err((RejectCode::Overload, "too many paths"));
         }

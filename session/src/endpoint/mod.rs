@@ -13,6 +13,7 @@
 mod deadlines;
 mod greet;
 mod instances;
+mod lists;
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -20,14 +21,14 @@ use std::time::Instant;
 
 use polyrail_model::{
     BindingId, Channel, Delivery, Destination, Identity, InstanceId, LinkForecast, LinkOutlook,
-    LinkSample, NodeRole, SessionId, SessionKey, Unit, UserId,
+    LinkSample, NodeRole, PathWish, SessionId, SessionKey, Unit, UserId, Weight,
 };
 use polyrail_scheduler::ChainSpec;
 
 use crate::core::{Outlet, Session};
 use crate::datagram::UserDatagram;
 use crate::event::{Event, FlowKey, OpenError, PathReport, TunnelKey};
-use crate::limits::{GREETING_TIMEOUT, TUNNELS_MAX};
+use crate::limits::{GREETING_TIMEOUT, TUNNELS_MAX, WEIGHTS_MAX};
 use crate::path::Manner;
 use crate::settings::{SessionStatus, Settings, Status, TunnelInfo};
 use crate::wire::{Decoder, Frame, RejectCode, ResetReason, encode};
@@ -63,6 +64,8 @@ pub struct Endpoint {
     outboxes: BTreeSet<TunnelKey>,
     /// The reason, and whether peers' flows are refused, too.
     going_away: Option<(String, bool)>,
+    /// Weights other than 1 (gateway); at most [`WEIGHTS_MAX`], then all are forgotten.
+    weights: BTreeMap<UserId, Weight>,
 }
 
 #[derive(Debug)]
@@ -100,8 +103,8 @@ struct Tunnel {
 #[derive(Clone, Copy, Debug)]
 struct Greeted {
     counter: u64,
-    /// The flag in the greeting.
-    backup: bool,
+    /// The wish that the peer knows from the greeting.
+    told: PathWish,
     hello: bool,
     at: Instant,
     answered: bool,
@@ -109,8 +112,8 @@ struct Greeted {
 
 impl Tunnel {
     fn manner(&self, proven: bool) -> Manner<'_> {
-        let &TunnelInfo { ref carrier, backup, metered, mode, .. } = &self.info;
-        Manner { carrier, backup, metered, mode, proven }
+        let &TunnelInfo { ref carrier, wish, mode, .. } = &self.info;
+        Manner { carrier, wish, mode, proven }
     }
 
     /// Has not greeted yet, or was not answered.
@@ -165,6 +168,7 @@ impl Endpoint {
             greetings: deadlines::Deadlines::default(),
             outboxes: BTreeSet::new(),
             going_away: None,
+            weights: BTreeMap::new(),
         }
     }
 
@@ -375,6 +379,9 @@ impl Endpoint {
         let key = self.current.ok_or(OpenError::WrongRole)?;
         let entry = self.sessions.get_mut(&key).ok_or(OpenError::WrongRole)?;
         let flow = entry.session.open(now, user, destination);
+        if let (Ok(flow), Some(&weight)) = (&flow, self.weights.get(&user)) {
+            entry.session.weigh(flow.flow, weight);
+        }
         self.after(key);
         flow
     }
@@ -439,10 +446,7 @@ impl Endpoint {
 
     fn announce_end(&mut self, reason: &str, refuses_flows: bool) {
         self.going_away = Some((reason.to_owned(), refuses_flows));
-        let keys: Vec<SessionKey> = self.sessions.keys().copied().collect();
-        for key in keys {
-            self.with(key, |s| s.go_away(reason, refuses_flows));
-        }
+        self.with_all(|session| session.go_away(reason, refuses_flows));
     }
 
     /// Ends a session at once, because its peer has no valid certificate any more: its flows are
@@ -471,26 +475,37 @@ impl Endpoint {
         let (memory, families) = (self.settings.memory, self.settings.families);
         self.settings = Settings { memory, families, ..settings };
         let settings = self.settings.clone();
-        let keys: Vec<SessionKey> = self.sessions.keys().copied().collect();
-        for key in keys {
-            self.with(key, |s| s.set_settings(&settings));
-        }
+        self.with_all(|session| session.set_settings(&settings));
     }
 
-    /// Makes the paths of this carrier backups, or not, on both sides (gateway).
-    pub fn set_backup(&mut self, _now: Instant, carrier: &str, backup: bool) {
+    /// The operator wants the paths of this carrier used in another way, on both sides (gateway).
+    pub fn set_wish(&mut self, now: Instant, carrier: &str, wish: PathWish) {
         for tunnel in self.tunnels.values_mut().filter(|tunnel| tunnel.info.carrier == carrier) {
-            tunnel.info.backup = backup;
+            tunnel.info.wish = wish;
         }
-        let keys: Vec<SessionKey> = self.sessions.keys().copied().collect();
-        for key in keys {
-            self.with(key, |s| s.set_backup(carrier, backup));
+        self.with_all(|session| session.set_wish(now, carrier, wish));
+    }
+
+    /// Sets the weight of a user, on both sides (gateway). A cloud learns it with the user's next
+    /// data or datagram.
+    pub fn set_weight(&mut self, user: UserId, weight: Weight) {
+        if weight == Weight::default() {
+            if self.weights.remove(&user).is_none() {
+                return;
+            }
+        } else {
+            if self.weights.len() >= WEIGHTS_MAX && !self.weights.contains_key(&user) {
+                self.weights.clear();
+            }
+            self.weights.insert(user, weight);
         }
+        self.with_all(|session| session.set_weight(user, weight));
     }
 
     /// Queues a datagram for the peer of a session. It may be lost; nobody reports that.
     pub fn send_datagram(&mut self, now: Instant, session: SessionKey, datagram: UserDatagram) {
-        self.with(session, |s| s.send_datagram(now, datagram));
+        let weight = datagram.user.and_then(|user| self.weights.get(&user).copied());
+        self.with(session, |s| s.send_datagram(now, weight, datagram));
     }
 
     /// A binding is over: its datagrams that wait are dropped.
@@ -564,15 +579,6 @@ impl Endpoint {
         self.sessions.get(&flow.session)?.session.user_of(flow.flow)
     }
 
-    /// Each user's number of open flows, by session.
-    pub fn users(&self) -> Vec<(SessionKey, UserId, usize)> {
-        let of = |(key, one): (&SessionKey, &SessionEntry)| {
-            let counts = one.session.user_counts();
-            counts.map(|(user, count)| (*key, user, count)).collect::<Vec<_>>()
-        };
-        self.sessions.iter().flat_map(of).collect()
-    }
-
     /// A snapshot for operators.
     pub fn status(&self) -> Status {
         let all = self.sessions.values();
@@ -611,6 +617,14 @@ impl Endpoint {
         let result = act(&mut entry.session);
         self.after(key);
         Some(result)
+    }
+
+    /// Changes all sessions.
+    fn with_all(&mut self, mut act: impl FnMut(&mut Session)) {
+        let keys: Vec<SessionKey> = self.sessions.keys().copied().collect();
+        for key in keys {
+            self.with(key, &mut act);
+        }
     }
 
     /// Collects a session's events, and notes that it may have data to send and another deadline.

@@ -20,12 +20,13 @@ mod send;
 
 use std::time::{Duration, Instant};
 
-use polyrail_model::{Destination, FlowId, UserId};
+use polyrail_model::{Destination, FlowId, UserId, Weight};
 
 pub(crate) use recv::{RecvHalf, Run, Violation};
 pub(crate) use runs::{Piece, Waiting};
 pub(crate) use send::SendHalf;
 
+use crate::carriers::CarrierSet;
 use crate::wire::ResetReason;
 
 /// A flow of a session.
@@ -36,6 +37,8 @@ pub(crate) struct Flow {
     /// Its name on the wire; a gateway's flow gets it when its OPEN is first sent.
     pub number: Option<FlowId>,
     pub user: UserId,
+    /// Its user's share; the gateway decides it.
+    pub weight: Weight,
     /// The opener keeps it until the OPEN is acknowledged; the acceptor learns it from the OPEN.
     pub destination: Option<Destination>,
     pub send: SendHalf,
@@ -53,8 +56,12 @@ pub(crate) struct Flow {
     pub dialed: bool,
     /// The time in which the peer was heard before its first frame.
     pub heard_before: Duration,
+    /// When it was created.
+    pub begun_at: Instant,
     /// When the caller last wrote or read a byte.
     pub moved_at: Instant,
+    /// The carriers that have carried it, in either direction.
+    pub carriers: CarrierSet,
     /// Bytes sent, with an exponential decay over a second.
     recent: f64,
     recent_at: Instant,
@@ -126,6 +133,7 @@ impl Flow {
             id,
             number: None,
             user,
+            weight: Weight::default(),
             destination: None,
             send: SendHalf::new(opens, send_limit),
             recv: RecvHalf::new(window, !opens),
@@ -137,7 +145,9 @@ impl Flow {
             due: Due::default(),
             dialed: false,
             heard_before: Duration::ZERO,
+            begun_at: now,
             moved_at: now,
+            carriers: CarrierSet::default(),
             recent: 0.0,
             recent_at: now,
         }

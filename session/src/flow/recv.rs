@@ -260,6 +260,12 @@ impl RecvHalf {
         self.cumulative - self.ready.len() as u64 - mark
     }
 
+    /// The bytes that the reader has taken.
+    pub fn delivered(&self) -> u64 {
+        let open = u64::from(self.opened && self.cumulative > 0);
+        self.drained() - open - u64::from(self.finished())
+    }
+
     /// The ranges received out of order, rising, at most `max`. If there are more: the ranges of
     /// the latest arrivals, and the others in turn, so that the peer learns of each.
     pub fn ranges_for_ack(&mut self, max: usize) -> Vec<Range<u64>> {

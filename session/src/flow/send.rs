@@ -223,6 +223,11 @@ impl SendHalf {
         self.buffer.capacity() as u64
     }
 
+    /// The bytes that the writer has written.
+    pub fn accepted(&self) -> u64 {
+        self.written - self.first
+    }
+
     /// New numbers that the peer's window permits.
     pub fn window(&self) -> u64 {
         self.limit.saturating_sub(self.next)

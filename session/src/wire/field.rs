@@ -6,7 +6,7 @@ use std::ops::Range;
 use polyrail_model::codec::{Cursor, FieldError, NUMBER_MAX, put_number, put_text};
 use polyrail_model::{
     BindingId, Bitrate, Channel, Destination, Families, FlowId, HostName, InstanceId, PathId,
-    SessionId, UserId,
+    PathRank, SessionId, UserId, Weight,
 };
 
 use super::frame::{
@@ -68,13 +68,16 @@ fields! {
         |cursor| Ok(Self::from_code(cursor.number()?).unwrap_or(Self::Internal));
     Offer: |offer, out| {
         let Families { v4, v6 } = offer.families;
-        out.push(bit(v4, 0) | bit(v6, 1) | bit(offer.datagrams, 2));
+        out.push(bit(v4, 0) | bit(v6, 1) | bit(offer.datagrams, 2) | bit(offer.reports, 3));
     }, |cursor| cursor.byte().map(|bits| {
         let families = Families { v4: has(bits, 0), v6: has(bits, 1) };
-        Self { families, datagrams: has(bits, 2) }
+        Self { families, datagrams: has(bits, 2), reports: has(bits, 3) }
     });
-    DataMarks: |marks, out| out.push(bit(marks.fin, 0) | bit(marks.tail, 1)),
-        |cursor| cursor.byte().map(|bits| Self { fin: has(bits, 0), tail: has(bits, 1) });
+    DataMarks: |marks, out| {
+        out.push(bit(marks.fin, 0) | bit(marks.tail, 1) | weight_bits(marks.weight, 2));
+    }, |cursor| cursor.byte().map(|bits| {
+        Self { fin: has(bits, 0), tail: has(bits, 1), weight: weight_of(bits, 2) }
+    });
 }
 
 /// The rest of the payload.
@@ -117,20 +120,20 @@ structs! {
 impl Field<'_> for Greeting {
     fn put(&self, out: &mut Vec<u8>) {
         self.counter.put(out);
-        out.push(bit(self.backup, 0) | bit(self.metered, 1));
+        out.push(use_bits(self.rank, self.metered));
         put_text(out, &self.carrier, CARRIER_NAME_MAX);
     }
 
     fn take(cursor: &mut Cursor<'_>) -> Result<Self, FieldError> {
         let (counter, flags) = (Field::take(cursor)?, cursor.byte()?);
         let carrier = cursor.text(CARRIER_NAME_MAX)?.to_owned();
-        Ok(Self { counter, backup: has(flags, 0), metered: has(flags, 1), carrier })
+        Ok(Self { counter, rank: rank_of(flags), metered: has(flags, 1), carrier })
     }
 }
 
 impl Field<'_> for Datagram {
     fn put(&self, out: &mut Vec<u8>) {
-        out.push(bit(self.user.is_some(), 0));
+        out.push(bit(self.user.is_some(), 0) | weight_bits(self.weight, 1));
         self.binding.put(out);
         [self.sequence, self.sent_us].iter().for_each(|number| number.put(out));
         self.user.iter().for_each(|user| user.put(out));
@@ -144,6 +147,7 @@ impl Field<'_> for Datagram {
             sequence: cursor.number()?,
             sent_us: cursor.number()?,
             user: has(marks, 0).then(|| Field::take(cursor)).transpose()?,
+            weight: weight_of(marks, 1),
             remote: Field::take(cursor)?,
         })
     }
@@ -240,9 +244,13 @@ impl Field<'_> for Option<Said> {
                 put_number(out, POLICED);
                 put_number(out, rate.as_bps());
             }
-            Some(Said::Backup { backup }) => {
+            Some(Said::Use { rank, metered }) => {
                 put_number(out, USED_AS);
-                backup.put(out);
+                out.push(use_bits(*rank, *metered));
+            }
+            Some(Said::Limit { rate }) => {
+                put_number(out, LIMIT);
+                put_number(out, rate.map_or(0, Bitrate::as_bps).min(NUMBER_MAX));
             }
             None => {}
         }
@@ -252,13 +260,43 @@ impl Field<'_> for Option<Said> {
         Ok(match cursor.number()? {
             STALLED => Some(Said::Stalled),
             POLICED => Some(Said::Policed { rate: Bitrate::from_bps(cursor.number()?) }),
-            USED_AS => Some(Said::Backup { backup: Field::take(cursor)? }),
+            USED_AS => {
+                let flags = cursor.byte()?;
+                Some(Said::Use { rank: rank_of(flags), metered: has(flags, 1) })
+            }
+            LIMIT => {
+                let rate = Bitrate::from_bps(cursor.number()?);
+                Some(Said::Limit { rate: (rate > Bitrate::default()).then_some(rate) })
+            }
             _ => {
                 cursor.rest();
                 None
             }
         })
     }
+}
+
+/// The flags of a path's use. A peer that does not know `secondary` uses it as a primary.
+fn use_bits(rank: PathRank, metered: bool) -> u8 {
+    let (backup, secondary) = (rank == PathRank::Backup, rank == PathRank::Secondary);
+    bit(backup, 0) | bit(metered, 1) | bit(secondary, 2)
+}
+
+fn rank_of(flags: u8) -> PathRank {
+    match (has(flags, 0), has(flags, 2)) {
+        (true, _) => PathRank::Backup,
+        (false, true) => PathRank::Secondary,
+        (false, false) => PathRank::Primary,
+    }
+}
+
+/// A weight less 1, in four bits.
+fn weight_bits(weight: Weight, place: u8) -> u8 {
+    (weight.get() - 1) << place
+}
+
+fn weight_of(bits: u8, place: u8) -> Weight {
+    Weight::new((bits >> place & 0xf) + 1)
 }
 
 fn bit(set: bool, place: u8) -> u8 {
@@ -275,5 +313,6 @@ const DESTINATION_V6: u8 = 6;
 const STALLED: u64 = 1;
 const POLICED: u64 = 2;
 const USED_AS: u64 = 3;
+const LIMIT: u64 = 4;
 /// RFC 1035 section 2.3.4, without the root.
 const HOST_NAME_MAX: usize = 253;

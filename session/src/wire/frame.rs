@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use polyrail_model::{
-    BindingId, Bitrate, Channel, Destination, Families, FlowId, InstanceId, PathId, SessionId,
-    UserId,
+    BindingId, Bitrate, Channel, Destination, Families, FlowId, InstanceId, PathId, PathRank,
+    SessionId, UserId, Weight,
 };
 
 /// The version in every header.
@@ -163,9 +163,9 @@ pub enum Frame<'a> {
 pub struct Greeting {
     /// The path's number: rises with each HELLO and JOIN of an instance, accepted once.
     pub counter: u64,
-    /// It is a backup: used only while there is no other path.
-    pub backup: bool,
-    /// Its bytes cost money: it carries no copies of datagrams.
+    /// Which paths go first.
+    pub rank: PathRank,
+    /// Its bytes cost money: it carries no copies.
     pub metered: bool,
     /// The carrier's name, at most [`CARRIER_NAME_MAX`] bytes.
     pub carrier: String,
@@ -178,6 +178,8 @@ pub struct Offer {
     pub families: Families,
     /// It carries datagrams. Earlier versions do not.
     pub datagrams: bool,
+    /// It takes gateways' reports, for its metrics.
+    pub reports: bool,
 }
 
 /// The initial credit that a side grants its peer.
@@ -217,6 +219,8 @@ pub struct Datagram {
     pub sent_us: u64,
     /// The user, from the gateway.
     pub user: Option<UserId>,
+    /// The user's share, from the gateway.
+    pub weight: Weight,
     /// The other end: to which the passenger sends, or which has sent.
     pub remote: Destination,
 }
@@ -228,6 +232,8 @@ pub struct DataMarks {
     pub fin: bool,
     /// The sender knows that the run belongs to the tail of the flow.
     pub tail: bool,
+    /// The user's share, from the gateway.
+    pub weight: Weight,
 }
 
 /// The fields of an ACK.
@@ -298,10 +304,17 @@ pub enum Said {
         /// The rate.
         rate: Bitrate,
     },
-    /// The path becomes a backup, or is not one any more.
-    Backup {
-        /// It is used only while there is no other path.
-        backup: bool,
+    /// How the gateway's operator wants the path used from now on.
+    Use {
+        /// Which paths go first.
+        rank: PathRank,
+        /// Its bytes cost money: it carries no copies.
+        metered: bool,
+    },
+    /// The most that each side may send over the path; `None`: no limit.
+    Limit {
+        /// The rate.
+        rate: Option<Bitrate>,
     },
 }
 

@@ -3,7 +3,7 @@
 use polyrail_model::codec::FieldError;
 use polyrail_model::{
     BindingId, Bitrate, Channel, Destination, Families, FlowId, HostName, InstanceId, PathId,
-    SessionId, UserId,
+    PathRank, SessionId, UserId, Weight,
 };
 use polyrail_scheduler::SEGMENT;
 use proptest::prelude::*;
@@ -34,10 +34,21 @@ fn number() -> impl Strategy<Value = u64> {
     prop_oneof![0u64..100, 0u64..1 << 14, 0u64..1 << 30, 0u64..=NUMBER_MAX]
 }
 
+fn weight_strategy() -> impl Strategy<Value = Weight> {
+    (1..=Weight::MAX).prop_map(Weight::new)
+}
+
+fn rank_strategy() -> impl Strategy<Value = PathRank> {
+    prop_oneof![Just(PathRank::Primary), Just(PathRank::Secondary), Just(PathRank::Backup)]
+}
+
 fn greeting_strategy() -> impl Strategy<Value = Greeting> {
-    let flags = (any::<bool>(), any::<bool>());
-    (number(), flags, "[a-z0-9_-]{0,32}").prop_map(|(counter, (backup, metered), carrier)| {
-        Greeting { counter, backup, metered, carrier }
+    let flags = (rank_strategy(), any::<bool>());
+    (number(), flags, "[a-z0-9_-]{0,32}").prop_map(|(counter, (rank, metered), carrier)| Greeting {
+        counter,
+        rank,
+        metered,
+        carrier,
     })
 }
 
@@ -57,7 +68,11 @@ fn destination_strategy() -> impl Strategy<Value = Destination> {
 }
 
 fn marks_strategy() -> impl Strategy<Value = DataMarks> {
-    (any::<bool>(), any::<bool>()).prop_map(|(fin, tail)| DataMarks { fin, tail })
+    (any::<bool>(), any::<bool>(), weight_strategy()).prop_map(|(fin, tail, weight)| DataMarks {
+        fin,
+        tail,
+        weight,
+    })
 }
 
 fn ack_strategy() -> impl Strategy<Value = Ack> {
@@ -85,7 +100,9 @@ fn said_strategy() -> impl Strategy<Value = Said> {
     prop_oneof![
         Just(Said::Stalled),
         number().prop_map(|bits| Said::Policed { rate: Bitrate::from_bps(bits) }),
-        any::<bool>().prop_map(|backup| Said::Backup { backup }),
+        (rank_strategy(), any::<bool>()).prop_map(|(rank, metered)| Said::Use { rank, metered }),
+        number()
+            .prop_map(|bits| Said::Limit { rate: (bits > 0).then_some(Bitrate::from_bps(bits)) }),
     ]
 }
 
@@ -112,13 +129,14 @@ proptest! {
     #[test]
     fn datagrams(
         binding in 1..=NUMBER_MAX, numbers in (number(), number()), user in any::<Option<u32>>(),
-        remote in destination_strategy(), data in prop::collection::vec(any::<u8>(), 0..300),
+        weight in weight_strategy(), remote in destination_strategy(),
+        data in prop::collection::vec(any::<u8>(), 0..300),
         cut in 1usize..400,
     ) {
         let (sequence, sent_us) = numbers;
         let user = user.map(|user| UserId(user.into()));
         let binding = BindingId(binding);
-        let datagram = Datagram { binding, sequence, sent_us, user, remote };
+        let datagram = Datagram { binding, sequence, sent_us, user, weight, remote };
         round_trip(&Frame::Datagram { datagram, data: &data }, cut);
     }
 
@@ -133,7 +151,7 @@ proptest! {
         round_trip(&Frame::Hello { instance, greeting: greeting.clone(), terms }, cut);
         round_trip(&Frame::Join { session, proof, greeting }, cut);
         let (counter, founder) = numbers;
-        let offer = Offer { families: Families { v4, v6 }, datagrams: v4 };
+        let offer = Offer { families: Families { v4, v6 }, datagrams: v4, reports: v6 };
         round_trip(&Frame::Welcome { session, counter, founder, offer, terms }, cut);
         round_trip(&Frame::Reject { code: RejectCode::Replayed, reason: reason.clone() }, cut);
         round_trip(&Frame::GoAway { reason }, cut);
@@ -249,9 +267,10 @@ fn golden_vectors_hold() {
 /// One frame of each type.
 fn samples() -> Vec<Vec<u8>> {
     let flow = FlowId(70);
-    let greeting = Greeting { counter: 3, backup: true, metered: false, carrier: "a".into() };
+    let greeting =
+        Greeting { counter: 3, rank: PathRank::Backup, metered: false, carrier: "a".into() };
     let terms = Terms { window: 65_536, credit: 1 << 24 };
-    let marks = DataMarks { fin: true, tail: false };
+    let marks = DataMarks { fin: true, ..DataMarks::default() };
     let destination = Destination::Name(HostName::new("example.com").unwrap(), 443);
     let open = Open { flow, user: UserId(9), window: 65_536, sent_us: 5_000, marks, destination };
     let echo = Some(Echo { path: PathId(3), sent_us: 77, received_us: 20_000 });
@@ -274,21 +293,15 @@ fn samples() -> Vec<Vec<u8>> {
         waited_us: 400_000,
         payload: b"opaque",
     };
-    let welcome = |datagrams| {
+    let welcome = |datagrams, reports| {
         let session = SessionId([8; 16]);
-        let offer = Offer { families: Families::BOTH, datagrams };
+        let offer = Offer { families: Families::BOTH, datagrams, reports };
         Frame::Welcome { session, counter: 3, founder: 1, offer, terms }
-    };
-    let datagram = |user| {
-        let remote = Destination::Address(([192, 0, 2, 1], 443).into());
-        let (binding, sequence, sent_us) = (BindingId(7), 300, 5_000);
-        let datagram = Datagram { binding, sequence, sent_us, user, remote };
-        Frame::Datagram { datagram, data: b"udp" }
     };
     let frames = [
         Frame::Hello { instance: InstanceId([7; 16]), greeting: greeting.clone(), terms },
         Frame::Join { session: SessionId([8; 16]), proof: [9; 32], greeting },
-        welcome(false),
+        welcome(false, false),
         Frame::Reject { code: RejectCode::Unknown, reason: "gone".into() },
         Frame::Open { open, data: b"GET / HTTP/1.1\r\n\r\n" },
         Frame::Data { flow, sequence: 1_000, sent_us: 6_000, marks, data: b"hello" },
@@ -299,21 +312,41 @@ fn samples() -> Vec<Vec<u8>> {
         Frame::Pong { token: 1, sent_us: 2, received_us: 3 },
         notice(Said::Stalled),
         notice(Said::Policed { rate: Bitrate::from_bps(1_000_000) }),
-        notice(Said::Backup { backup: true }),
+        notice(Said::Use { rank: PathRank::Backup, metered: false }),
+        notice(Said::Use { rank: PathRank::Secondary, metered: true }),
+        notice(Said::Limit { rate: Some(Bitrate::from_mbps(20.0)) }),
         Frame::GoAway { reason: "maintenance".into() },
         Frame::Unknown { kind: 0x12 },
         message(false),
         message(true),
-        welcome(true),
-        datagram(Some(UserId(9))),
-        datagram(None),
+        welcome(true, false),
+        welcome(true, true),
     ];
     let encoded = |frame: &Frame<'_>| {
         let mut bytes = Vec::new();
         encode(frame, &mut bytes);
         bytes
     };
-    frames.iter().map(encoded).collect()
+    frames.iter().chain(&weighed_samples()).map(encoded).collect()
+}
+
+/// Datagrams, and frames with the weight of a user.
+fn weighed_samples() -> Vec<Frame<'static>> {
+    let datagram = |user, weight| {
+        let remote = Destination::Address(([192, 0, 2, 1], 443).into());
+        let (binding, sequence, sent_us) = (BindingId(7), 300, 5_000);
+        let weight = Weight::new(weight);
+        let datagram = Datagram { binding, sequence, sent_us, user, weight, remote };
+        Frame::Datagram { datagram, data: b"udp" }
+    };
+    let weighed = DataMarks { tail: true, weight: Weight::new(16), ..DataMarks::default() };
+    let (flow, data) = (FlowId(70), b"hello");
+    vec![
+        datagram(Some(UserId(9)), 1),
+        datagram(None, 1),
+        datagram(Some(UserId(9)), 4),
+        Frame::Data { flow, sequence: 1_000, sent_us: 6_000, marks: weighed, data },
+    ]
 }
 
 #[test]
@@ -343,8 +376,8 @@ fn datagram_of_the_longest_length_is_accepted_and_a_longer_one_is_rejected() {
     let data = [7; DATAGRAM_MAX + 1];
     let remote = Destination::Address(([0; 16], 9).into());
     let (binding, sequence) = (BindingId(NUMBER_MAX), NUMBER_MAX);
-    let user = Some(UserId(NUMBER_MAX));
-    let datagram = Datagram { binding, sequence, sent_us: NUMBER_MAX, user, remote };
+    let (user, weight) = (Some(UserId(NUMBER_MAX)), Weight::new(Weight::MAX));
+    let datagram = Datagram { binding, sequence, sent_us: NUMBER_MAX, user, weight, remote };
     for (length, accepted) in [(DATAGRAM_MAX, true), (DATAGRAM_MAX + 1, false)] {
         let frame = Frame::Datagram { datagram: datagram.clone(), data: &data[..length] };
         let mut bytes = Vec::new();

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use polyrail_model::{Destination, HostName, Identity, InstanceId, TunnelMode, UserId};
+use polyrail_model::{Destination, HostName, Identity, InstanceId, PathWish, TunnelMode, UserId};
 use polyrail_session::{Endpoint, Event, FlowKey, OpenError, Settings, TunnelInfo, TunnelKey};
 
 use crate::endpoints::{Wire, closes, drain};
@@ -28,8 +28,7 @@ fn info(carrier: &str, peer: Identity, key: usize) -> TunnelInfo {
         peer,
         exporter: Some([key as u8; 32]),
         mode: TunnelMode::Tls,
-        backup: false,
-        metered: false,
+        wish: PathWish::default(),
     }
 }
 

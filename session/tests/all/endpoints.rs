@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use polyrail_model::{Destination, HostName, Identity, InstanceId, TunnelMode, Unit, UserId};
+use polyrail_model::{
+    Destination, HostName, Identity, InstanceId, PathWish, TunnelMode, Unit, UserId,
+};
 use polyrail_session::{
     Endpoint, Event, FlowKey, Outlet, SessionKey, Settings, TunnelInfo, TunnelKey,
 };
@@ -13,6 +15,8 @@ pub struct Pair {
     pub gateway: Endpoint,
     pub cloud: Endpoint,
     pub tunnels: Vec<(TunnelKey, bool)>,
+    /// How the operator wants new tunnels used.
+    pub wish: PathWish,
     /// The gateway's data over this tunnel does not arrive.
     pub slow: Option<TunnelKey>,
     pub at_gateway: Vec<Event>,
@@ -72,6 +76,7 @@ impl Pair {
             gateway: Endpoint::gateway(now, settings.clone(), InstanceId([7; 16])),
             cloud: Endpoint::cloud(now, settings, [1; 32]),
             tunnels: Vec::new(),
+            wish: PathWish::default(),
             slow: None,
             at_gateway: Vec::new(),
             at_cloud: Vec::new(),
@@ -96,8 +101,7 @@ impl Pair {
             peer: Identity::new(peer).unwrap(),
             exporter: Some([key as u8; 32]),
             mode: TunnelMode::Tls,
-            backup: false,
-            metered: false,
+            wish: self.wish,
         };
         let tunnel = TunnelKey(key);
         self.tunnels.push((tunnel, passes));

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use crate::endpoints::{Pair, Wire, closes, drain};
 use polyrail_model::{
-    Bitrate, Bytes, Destination, FlowId, HostName, Identity, PathId, SessionId, TunnelMode, UserId,
+    Bitrate, Bytes, Destination, FlowId, HostName, Identity, PathId, PathRank, PathWish, SessionId,
+    TunnelMode, UserId,
 };
 use polyrail_session::limits::{
     FLOW_OVERHEAD, FLOWS_UNOPENED_MAX, REPORT_APART, RESET_LINGER, TUNNELS_MAX,
@@ -174,7 +175,7 @@ impl Attack {
     fn connect(&mut self, key: usize, name: &str) -> TunnelKey {
         let (carrier, peer) = (String::new(), Identity::new(name).unwrap());
         let (exporter, mode) = (Some([7; 32]), TunnelMode::Tls);
-        let info = TunnelInfo { carrier, peer, exporter, mode, backup: false, metered: false };
+        let info = TunnelInfo { carrier, peer, exporter, mode, wish: PathWish::default() };
         self.pair.cloud.tunnel_up(self.pair.now, TunnelKey(key), info);
         TunnelKey(key)
     }
@@ -209,8 +210,12 @@ fn join_of_an_unknown_session_is_rejected_once_in_a_tunnel() {
     let tunnel = attack.connect(1, "train-7");
     let mut closed_after = Vec::new();
     for turn in 0..20u64 {
-        let greeting =
-            Greeting { counter: 100 + turn, backup: false, metered: false, carrier: "a".into() };
+        let greeting = Greeting {
+            counter: 100 + turn,
+            rank: PathRank::Primary,
+            metered: false,
+            carrier: "a".into(),
+        };
         let (session, proof) = (SessionId([9; 16]), [0; 32]);
         let mut frames = Vec::new();
         encode(&Frame::Join { session, proof, greeting }, &mut frames);

@@ -6,6 +6,8 @@ mod clouds;
 mod datagrams;
 mod endpoints;
 mod hostile_gateway;
+mod lists;
 mod messages;
 mod pair;
 mod quotas;
+mod wishes;

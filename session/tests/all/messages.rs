@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::endpoints::{Pair, Wire, closes, drain, session};
-use polyrail_model::{Bitrate, Bytes, Channel, Delivery, LinkForecast, LinkSample};
+use polyrail_model::{Bitrate, Bytes, Channel, Delivery, LinkForecast, LinkSample, PathWish};
 use polyrail_scheduler::ChainSpec;
 use polyrail_session::limits::{BACKGROUND_MAX, BACKGROUND_PAUSE_MAX, URGENT_BURST, URGENT_MAX};
 use polyrail_session::wire::{Decoder, Frame, MESSAGE_MAX};
@@ -111,7 +111,7 @@ fn outdated_latest_message_is_discarded() {
 #[test]
 fn backup_path_carries_no_message_while_another_path_lives() {
     let mut pair = Pair::over(&["a", "b"]);
-    pair.gateway.set_backup(pair.now, "b", true);
+    pair.gateway.set_wish(pair.now, "b", PathWish::BACKUP);
     pair.run();
     let both = |pair: &mut Pair| {
         send(pair, Delivery::Latest, 1);

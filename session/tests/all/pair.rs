@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::endpoints::{Pair, Wire, closes, drain};
-use polyrail_model::{Bytes, Destination, HostName, Identity, PathId, TunnelMode, UserId};
+use polyrail_model::{
+    Bytes, Destination, HostName, Identity, PathId, PathWish, TunnelMode, UserId,
+};
 use polyrail_scheduler::{Chain, ChainSpec, Handler, Input, Kind, PathSets, SEGMENT, Schedulerlet};
 use polyrail_session::limits::SESSION_PATHS_MAX;
 use polyrail_session::{Endpoint, Event, PathReport, ResetReason, Settings, TunnelInfo, TunnelKey};
@@ -289,11 +291,11 @@ fn carrier_becomes_a_backup_on_both_sides() {
     let mut pair = Pair::new(Settings::default());
     pair.up(0, "a");
     pair.up(1, "b");
-    pair.gateway.set_backup(pair.now, "a", true);
+    pair.gateway.set_wish(pair.now, "a", PathWish::BACKUP);
     pair.run();
     for endpoint in [&pair.gateway, &pair.cloud] {
         let paths = &endpoint.status().sessions[0].paths;
-        assert_eq!([paths[0].backup, paths[1].backup], [true, false]);
+        assert_eq!([paths[0].wish, paths[1].wish], [PathWish::BACKUP, PathWish::default()]);
     }
     let flow = pair.open();
     let before = pair.units.len();
@@ -304,6 +306,7 @@ fn carrier_becomes_a_backup_on_both_sides() {
 
 #[test]
 fn carrier_becomes_a_backup_on_both_sides_while_its_hello_is_in_flight() {
+    let wish = |backup| if backup { PathWish::BACKUP } else { PathWish::default() };
     for backup in [true, false] {
         let mut pair = Pair::new(Settings::default());
         let tunnel = TunnelKey(0);
@@ -312,20 +315,19 @@ fn carrier_becomes_a_backup_on_both_sides_while_its_hello_is_in_flight() {
             peer: Identity::new(peer).unwrap(),
             exporter: Some([1; 32]),
             mode: TunnelMode::Quic,
-            backup: !backup,
-            metered: false,
+            wish: wish(!backup),
         };
         pair.tunnels.push((tunnel, true));
         pair.gateway.tunnel_up(pair.now, tunnel, info("a", "cloud"));
         let mut hello = Wire::default();
         pair.gateway.transmit(pair.now, &mut hello);
-        pair.gateway.set_backup(pair.now, "a", backup);
+        pair.gateway.set_wish(pair.now, "a", wish(backup));
         pair.cloud.tunnel_up(pair.now, tunnel, info("", "train-7"));
         pair.cloud.receive(pair.now, tunnel, &hello.sent[0].1);
-        assert_eq!(pair.cloud.status().sessions[0].paths[0].backup, !backup);
+        assert_eq!(pair.cloud.status().sessions[0].paths[0].wish, wish(!backup));
         pair.run();
         for endpoint in [&pair.gateway, &pair.cloud] {
-            assert_eq!(endpoint.status().sessions[0].paths[0].backup, backup);
+            assert_eq!(endpoint.status().sessions[0].paths[0].wish, wish(backup));
         }
     }
 }

@@ -32,7 +32,7 @@ fn user_beyond_its_cap_is_refused_on_both_sides_and_others_are_not() {
         let other = open(&mut pair, 7).unwrap();
         pair.advance(Duration::from_millis(100));
         assert!(!pair.at_gateway.contains(&quota(other)), "{capped:?}");
-        assert_eq!(pair.cloud.users().iter().map(|(.., count)| count).sum::<usize>(), 4);
+        assert_eq!(pair.cloud.users(pair.now).map(|view| view.flows).sum::<usize>(), 4);
     }
 }
 
@@ -79,8 +79,8 @@ fn heaviest_user_sheds_its_most_idle_flow_for_others_and_names_have_a_reserve() 
         let own: Vec<_> =
             (0..FLOWS_RESERVED).map(|_| open(&mut pair, OWN_USER.0).unwrap()).collect();
         pair.advance(Duration::from_millis(100));
-        let of_own = pair.cloud.users().into_iter().find(|(_, user, _)| *user == OWN_USER);
-        assert_eq!(of_own.map(|(.., count)| count), Some(own.len()), "{capped:?}");
+        let of_own = pair.cloud.users(pair.now).find(|view| view.user == OWN_USER);
+        assert_eq!(of_own.map(|view| view.flows), Some(own.len()), "{capped:?}");
         assert_eq!(heavy.iter().filter(|flow| pair.at_gateway.contains(&shed(**flow))).count(), 0);
     }
 }

@@ -9,9 +9,10 @@ use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
+use polyrail_admin::metrics::MetricsSnapshot;
 use polyrail_admin::{
-    AdminCommand, AdminError, AdminOptions, COMMANDS_MAX, DrainState, PathChange, PathCounters,
-    PathPhase, PathState, Snapshot, StartOptions, Timestamp,
+    AdminCommand, AdminError, AdminOptions, COMMANDS_MAX, DrainState, FlowPage, PathChange,
+    PathCounters, PathPhase, PathState, Snapshot, StartOptions, Timestamp, UserPage,
 };
 use polyrail_config::{CarrierRole, GatewayConfig, GatewayTables, Mode};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -49,7 +50,10 @@ fn answer(command: AdminCommand<GatewayTables>) {
     match command {
         AdminCommand::Status(reply) => reply.send(Snapshot::default()),
         AdminCommand::Paths(reply) => reply.send(vec![path()]),
-        AdminCommand::Users(reply) => reply.send(Vec::new()),
+        AdminCommand::Flows { reply, .. } => reply.send(FlowPage::default()),
+        AdminCommand::Users { reply, .. } => reply.send(UserPage::default()),
+        AdminCommand::Metrics(reply) => reply.send(MetricsSnapshot::default()),
+        AdminCommand::Report(_) => {}
         AdminCommand::SetPath { name, change, reply } => {
             assert_ne!(change, PathChange::default(), "an empty change");
             let known = name == "a";
@@ -60,7 +64,7 @@ fn answer(command: AdminCommand<GatewayTables>) {
         AdminCommand::Drain { limit, reply } => {
             reply.send(Ok(DrainState { flows: 2, ends_in_s: limit.as_secs_f64() }));
         }
-        AdminCommand::Links(_) => {}
+        AdminCommand::Links(_) | AdminCommand::Usage(_) => {}
     }
 }
 
@@ -89,6 +93,7 @@ impl Resources {
                 start: StartOptions::default(),
                 waker: waker.clone(),
                 watch_links: false,
+                usage: None,
                 linkdb: None,
             }
         };
@@ -160,6 +165,8 @@ fn path() -> PathState {
         peer: Some("cloud".to_owned()),
         enabled: true,
         role: CarrierRole::Primary,
+        rate_limit_bits_per_s: None,
+        cap: None,
         interface: Some("wwan0".to_owned()),
         configured_mode: Mode::Auto,
         mode: None,

@@ -8,6 +8,7 @@
 mod admin;
 mod configuration;
 mod dns;
+mod gateway_report;
 mod input;
 mod linkdb_frames;
 mod linkdb_import;
@@ -34,6 +35,7 @@ pub const SURFACES: &[Surface] = &[
     Surface { name: "socks5", run: socks5::socks5 },
     Surface { name: "linkdb_frames", run: linkdb_frames::linkdb_frames },
     Surface { name: "linkdb_import", run: linkdb_import::linkdb_import },
+    Surface { name: "gateway_report", run: gateway_report::gateway_report },
     Surface { name: "configuration", run: configuration::configuration },
     Surface { name: "admin", run: admin::admin },
 ];

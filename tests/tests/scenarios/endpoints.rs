@@ -2,7 +2,9 @@
 
 use std::time::Instant;
 
-use polyrail_model::{Destination, HostName, Identity, InstanceId, TunnelMode, Unit, UserId};
+use polyrail_model::{
+    Destination, HostName, Identity, InstanceId, PathWish, TunnelMode, Unit, UserId,
+};
 use polyrail_session::wire::{Decoder, Frame};
 use polyrail_session::{Endpoint, Event, FlowKey, Outlet, Settings, TunnelInfo, TunnelKey};
 
@@ -41,8 +43,7 @@ pub fn info(carrier: &str, peer: &str, exporter: u8) -> TunnelInfo {
         carrier: carrier.to_owned(),
         peer: Identity::new(peer).unwrap(),
         exporter: Some([exporter; 32]),
-        backup: false,
-        metered: false,
+        wish: PathWish::default(),
         mode: TunnelMode::Tls,
     }
 }

@@ -251,7 +251,7 @@ fn a_carrier_becomes_a_backup_and_back_while_it_runs() {
     let before = sent(&world, CLOUD);
     world.run_for(s(2));
     assert_eq!(sent(&world, CLOUD), before);
-    assert!(paths(&world, CLOUD).iter().any(|path| path.backup));
+    assert!(paths(&world, CLOUD).iter().any(|path| path.wish.is_backup()));
     world.set_backup(1, false);
     world.run_for(s(2));
     assert!(sent(&world, CLOUD) > before + MB);

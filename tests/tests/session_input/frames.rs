@@ -2,7 +2,7 @@
 
 use polyrail_model::{
     BindingId, Bitrate, Channel, Destination, Families, FlowId, HostName, InstanceId, NodeRole,
-    PathId, SessionId, UserId,
+    PathId, PathRank, SessionId, UserId, Weight,
 };
 use polyrail_session::ResetReason;
 use polyrail_session::wire::{
@@ -89,7 +89,8 @@ fn number(dice: &mut Dice) -> u64 {
 }
 
 fn marks(dice: &mut Dice) -> DataMarks {
-    DataMarks { fin: dice.chance(0.2), tail: dice.chance(0.2) }
+    let weight = Weight::new(dice.pick(&[1, 1, 4, 16]));
+    DataMarks { fin: dice.chance(0.2), tail: dice.chance(0.2), weight }
 }
 
 fn data(dice: &mut Dice) -> Vec<u8> {
@@ -99,7 +100,8 @@ fn data(dice: &mut Dice) -> Vec<u8> {
 
 fn greeting(dice: &mut Dice) -> Greeting {
     let carrier = dice.pick(&["", "a", "b", "another"]).to_owned();
-    Greeting { counter: dice.between(0, 6), backup: dice.chance(0.2), metered: false, carrier }
+    let rank = dice.pick(&[PathRank::Primary, PathRank::Secondary, PathRank::Backup]);
+    Greeting { counter: dice.between(0, 6), rank, metered: false, carrier }
 }
 
 fn random_frame(dice: &mut Dice, target: NodeRole, out: &mut Vec<u8>) {
@@ -124,7 +126,7 @@ fn random_frame(dice: &mut Dice, target: NodeRole, out: &mut Vec<u8>) {
             session: SessionId([dice.number() as u8; 16]),
             counter: dice.between(0, 6),
             founder: dice.between(0, 6),
-            offer: Offer { families: Families::BOTH, datagrams: true },
+            offer: Offer { families: Families::BOTH, datagrams: true, reports: false },
             terms: terms(dice),
         },
         3 => Frame::Reject { code: dice.pick(RejectCode::ALL), reason: "it is so".to_owned() },
@@ -154,7 +156,8 @@ fn random_frame(dice: &mut Dice, target: NodeRole, out: &mut Vec<u8>) {
             let user = dice.chance(0.5).then(|| UserId(dice.between(0, 4)));
             let remote = Destination::Address(([192, 0, 2, 1], 9).into());
             let (binding, sequence) = (BindingId(number(dice)), number(dice));
-            let datagram = Datagram { binding, sequence, sent_us: number(dice), user, remote };
+            let (sent_us, weight) = (number(dice), Weight::default());
+            let datagram = Datagram { binding, sequence, sent_us, user, weight, remote };
             Frame::Datagram { datagram, data: &data[..data.len().min(DATAGRAM_MAX + 1)] }
         }
         _ => Frame::Message {
@@ -171,8 +174,10 @@ fn random_frame(dice: &mut Dice, target: NodeRole, out: &mut Vec<u8>) {
 
 fn notice(dice: &mut Dice) -> Notice {
     let rate = Bitrate::from_bps(number(dice));
-    let backup = dice.chance(0.5);
-    let said = dice.pick(&[Said::Stalled, Said::Policed { rate }, Said::Backup { backup }]);
+    let rank = dice.pick(&[PathRank::Primary, PathRank::Secondary, PathRank::Backup]);
+    let uses = Said::Use { rank, metered: dice.chance(0.5) };
+    let limit = Said::Limit { rate: dice.chance(0.5).then_some(rate) };
+    let said = dice.pick(&[Said::Stalled, Said::Policed { rate }, uses, limit]);
     Notice { path: PathId(dice.between(0, 6)), serial: number(dice), said }
 }
 

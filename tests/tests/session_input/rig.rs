@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use polyrail_model::{
-    Bytes, Channel, Delivery, Destination, HostName, Identity, InstanceId, NodeRole, TunnelMode,
-    Unit, UserId,
+    Bytes, Channel, Delivery, Destination, HostName, Identity, InstanceId, NodeRole, PathWish,
+    TunnelMode, Unit, UserId,
 };
 use polyrail_session::limits::{FLOW_OVERHEAD, FLOWS_REFUSED_MAX, RUNS_SHARE};
 use polyrail_session::wire::Decoder;
@@ -116,8 +116,7 @@ impl Rig {
             peer: Identity::new(peer).unwrap(),
             exporter: Some([key.0 as u8; 32]),
             mode: TunnelMode::Tls,
-            backup: false,
-            metered: false,
+            wish: PathWish::default(),
         };
         self.ends[1].endpoint.tunnel_up(self.now, key, info("", name));
         self.ends[1].endpoint.tunnel_room(key, 16_384);

@@ -5,14 +5,14 @@
 //! `quiche` receives few at a time, so that the others can expire here.
 
 use std::collections::VecDeque;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use quiche::{Connection, Error};
 
 /// Outgoing units, and incoming halves.
 #[derive(Default)]
 pub(super) struct Datagrams {
-    waiting: VecDeque<(Instant, Vec<u8>)>,
+    waiting: VecDeque<Waiting>,
     /// Bytes that wait.
     bytes: usize,
     /// The number of the next unit that is halved.
@@ -20,6 +20,13 @@ pub(super) struct Datagrams {
     /// Halves whose other half has not arrived, the oldest first.
     halves: VecDeque<Half>,
     scratch: Vec<u8>,
+}
+
+struct Waiting {
+    expires: Instant,
+    /// When the egress first looked at it.
+    since: Option<Instant>,
+    unit: Vec<u8>,
 }
 
 struct Half {
@@ -35,13 +42,18 @@ impl Datagrams {
             self.pop();
         }
         self.bytes += frames.len();
-        self.waiting.push_back((expires, frames.to_vec()));
+        self.waiting.push_back(Waiting { expires, since: None, unit: frames.to_vec() });
     }
 
-    fn pop(&mut self) -> Option<(Instant, Vec<u8>)> {
+    fn pop(&mut self) -> Option<Waiting> {
         let next = self.waiting.pop_front()?;
-        self.bytes -= next.1.len();
+        self.bytes -= next.unit.len();
         Some(next)
+    }
+
+    /// When the oldest unit has waited for so long that pacing no longer holds packets back.
+    pub(super) fn overdue_at(&self) -> Option<Instant> {
+        Some(self.waiting.front()?.since? + WAIT_MAX)
     }
 
     /// Bytes that wait for `quiche`.
@@ -61,11 +73,11 @@ impl Datagrams {
         packet_max: usize,
     ) -> bool {
         let mut given = false;
-        while self.waiting.front().is_some_and(|(expires, _)| now >= *expires) {
+        while self.waiting.front().is_some_and(|waiting| now >= waiting.expires) {
             self.pop();
         }
         while connection.dgram_send_queue_len() < GIVEN_MAX
-            && let Some((expires, unit)) = self.pop()
+            && let Some(Waiting { expires, unit, .. }) = self.pop()
         {
             if now >= expires {
                 continue;
@@ -76,6 +88,8 @@ impl Datagrams {
             let longest = longest.min(packet_max.saturating_sub(PACKET_OVERHEAD));
             given |= self.split(&unit, longest, |part| connection.dgram_send(part));
         }
+        let new = self.waiting.iter_mut().rev().take_while(|waiting| waiting.since.is_none());
+        new.for_each(|waiting| waiting.since = Some(now));
         given
     }
 
@@ -172,6 +186,9 @@ const HALF_HEADER: usize = 3;
 const WAITING_MAX: usize = 256;
 /// DATAGRAM frames that `quiche` holds: they cannot expire there.
 const GIVEN_MAX: usize = 4;
+/// How long pacing may hold a unit back. A rate that was learned from a call alone is far too low
+/// for a second load; within the window packets then leave at once, and the rate rises.
+const WAIT_MAX: Duration = Duration::from_millis(40);
 /// How far the numbers of two units may be apart for their halves to arrive interleaved.
 const HALVES_APART: u16 = 1_024;
 /// Halves that wait for their other half.

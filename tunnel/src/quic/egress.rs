@@ -165,7 +165,7 @@ impl Egress {
             if flow.open {
                 self.feed(flow, now).map_err(|_| Stop::Connection)?;
             }
-            let hurried = forced || self.free > 0;
+            let hurried = forced || self.free > 0 || is_overdue(flow, now);
             if !hurried && let Some(due) = self.ack_due(flow, now) {
                 self.due = Some(due);
                 return Ok(());
@@ -235,7 +235,8 @@ impl Egress {
             self.make_packet(QUICK_MAX, flow, udp, now)?;
             quick = now + QUICK_WAIT;
         }
-        self.due = Some(due.min(quick));
+        let overdue = flow.outbox.datagrams.overdue_at().filter(|at| *at > now);
+        self.due = Some(due.min(quick).min(overdue.unwrap_or(due)));
         Ok(())
     }
 
@@ -383,6 +384,13 @@ impl Egress {
 
 thread_local! {
     static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// Whether pacing has held datagrams back for too long. The window of `quiche` still holds; that of
+/// a pacer of ours would not.
+fn is_overdue(flow: &Flow<'_>, now: Instant) -> bool {
+    let overdue = flow.outbox.datagrams.overdue_at().is_some_and(|at| at <= now);
+    overdue && flow.meter.pacer.is_none()
 }
 
 /// Holds packets back until their release time, and lets them leave in bursts.

@@ -33,6 +33,7 @@ fn options(carriers: &str, waker: Arc<Waker>) -> AdminOptions<GatewayTables> {
         start: StartOptions::default(),
         waker,
         watch_links: true,
+        usage: None,
         linkdb: None,
     }
 }

@@ -103,7 +103,7 @@ fn reference_says_which_keys_need_a_restart() {
         let cells = text.lines().filter(|line| line.starts_with("| `"));
         let cells = cells.flat_map(|row| row.split('|').nth(1).unwrap_or_default().split('`'));
         let keys = cells.filter(|key| !key.trim_matches([' ', ',']).is_empty());
-        keys.filter(|key| *key != "[[carrier]]").map(str::to_owned).collect::<Vec<_>>()
+        keys.filter(|key| !key.starts_with("[[")).map(str::to_owned).collect::<Vec<_>>()
     };
     let needs_restart = |fixed: &[&str], key: &str| {
         let covers = |fixed: &&str| key == *fixed || key.starts_with(&format!("{fixed}."));
@@ -170,10 +170,11 @@ fn new_removed_and_reordered_carriers_are_listed() {
 
 #[test]
 fn keys_that_need_a_restart_are_refused_by_name() {
-    let rows: [(&str, &str, &[&str]); 4] = [
+    let rows: [(&str, &str, &[&str]); 5] = [
         ("name = \"cloud\"", "name = \"other\"", &["cloud.name"]),
         ("[socks5]\nlisten = [\"127.0.0.1:1080\"]\n", "", &["socks5.listen"]),
         ("[tls]", "[linkdb]\npath = \"l\"\n[tls]", &["linkdb.path"]),
+        ("[tls]", "[metrics]\nlisten = \"127.0.0.1:9\"\n[tls]", &["metrics.listen"]),
         (
             "[intercept]",
             "[intercept]\nport = 98\nipv4 = false",

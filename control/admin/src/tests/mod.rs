@@ -1,10 +1,17 @@
 //! The admin interface over scripted connections, over a real socket, and through reloads.
 
+mod openapi;
+mod page;
 mod reference;
 mod reloads;
+mod schema;
+mod scrapes;
 mod scripted;
 mod sockets;
 
+pub(crate) use reference::{full_path, full_status};
+
+use std::cmp::Reverse;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -12,13 +19,14 @@ use std::time::Duration;
 
 use polyrail_config::{CarrierRole, GatewayConfig, GatewayTables, Mode, Overrides};
 use polyrail_identity::{Authority, IssueRequest, NodeRole};
-use polyrail_model::TunnelMode;
+use polyrail_model::{FlowKind, SessionKey, TunnelMode, UserId};
 
 use super::control::Control;
+use super::metrics::MetricsSnapshot;
 use super::{
-    AdminCommand, AdminError, AdminOptions, CloudPhase, CloudState, DrainState, PathChange,
-    PathCounters, PathPhase, PathState, SessionPhase, SessionState, Snapshot, StartOptions,
-    Timestamp,
+    AdminCommand, AdminError, AdminOptions, CloudPhase, CloudState, DrainState, FlowPage,
+    FlowPhase, FlowState, PathChange, PathCounters, PathPhase, PathState, RefusedCounts,
+    SessionPhase, SessionState, Snapshot, StartOptions, Timestamp, UserPage, UserPlace, UserState,
 };
 
 /// A folder with certificates and a valid `gateway.toml`.
@@ -64,6 +72,7 @@ impl Node {
             start: StartOptions { file: self.file(), ..StartOptions::default() },
             waker,
             watch_links: false,
+            usage: None,
             linkdb: None,
         }
     }
@@ -97,6 +106,8 @@ fn path_a() -> PathState {
         peer: Some("c".to_owned()),
         enabled: true,
         role: CarrierRole::Primary,
+        rate_limit_bits_per_s: None,
+        cap: None,
         interface: Some("wwan0".to_owned()),
         configured_mode: Mode::Auto,
         mode: Some(TunnelMode::Quic),
@@ -121,6 +132,8 @@ fn snapshot() -> Snapshot {
         age_s: 1.5,
         paths: 1,
         flows: 2,
+        users: 1,
+        flows_opened: 9,
         memory_received_bytes: 0,
         memory_sent_bytes: 1,
         memory_max_bytes: 16 << 20,
@@ -132,7 +145,10 @@ fn snapshot() -> Snapshot {
         datagrams_sent: 2,
         datagram_copies_sent: 1,
         datagrams_received: 3,
-        datagrams_dropped: 0,
+        datagram_copies_received: 1,
+        datagrams_dropped: 5,
+        datagrams_too_long: 2,
+        messages_dropped: 0,
     };
     Snapshot {
         scheduler: vec!["min_rtt".to_owned()],
@@ -149,19 +165,65 @@ fn snapshot() -> Snapshot {
     }
 }
 
+/// The only flow.
+fn flow() -> FlowState {
+    FlowState {
+        id: "1-tcp-42".parse().unwrap(),
+        kind: FlowKind::Tcp,
+        gateway: None,
+        user: UserId(0xab).to_string(),
+        state: FlowPhase::Open,
+        source: Some("198.18.0.2:50000".parse().unwrap()),
+        destination: Some("example.com:443".to_owned()),
+        age_s: 2.5,
+        idle_s: 0.5,
+        sent_bytes: 700,
+        received_bytes: 80_000,
+        carriers: vec!["a".to_owned()],
+    }
+}
+
+/// The only user.
+fn user_ab() -> UserState {
+    UserState {
+        user: UserId(0xab).to_string(),
+        gateway: None,
+        address: Some("198.18.0.2".parse().unwrap()),
+        group: Some("crew".to_owned()),
+        flows: 2,
+        sent_bytes: Some(700),
+        received_bytes: Some(80_000),
+        dials: 0,
+        dials_waiting: 0,
+        refused: RefusedCounts { flows: 1, ..RefusedCounts::default() },
+        refused_reason: Some("too many open flows of the user".to_owned()),
+        refused_at: Some(Timestamp::now()),
+    }
+}
+
 /// Answers one command as a small data plane would.
 fn answer(command: AdminCommand<GatewayTables>) {
     match command {
         AdminCommand::Status(reply) => reply.send(snapshot()),
         AdminCommand::Paths(reply) => reply.send(vec![path_a()]),
-        AdminCommand::Users(reply) => reply.send(Vec::new()),
+        AdminCommand::Flows { query, reply } => {
+            let next = (query.limit == 1).then_some(flow().id);
+            reply.send(FlowPage { flows: vec![flow()], next });
+        }
+        AdminCommand::Users { query, reply } => {
+            let (flows, session, user) = (Reverse(2), SessionKey(1), UserId(0xab));
+            let next = (query.limit == 1).then_some(UserPlace { flows, session, user });
+            reply.send(UserPage { users: vec![user_ab()], next });
+        }
+        AdminCommand::Metrics(reply) => reply.send(MetricsSnapshot::default()),
+        AdminCommand::Report(_) => {}
         AdminCommand::SetPath { name, change, reply } => reply.send(changed(&name, &change)),
         AdminCommand::SetScheduler { reply, .. } => reply.send(()),
         AdminCommand::Reload { reply, .. } => reply.send(Ok(vec!["a warning".to_owned()])),
         AdminCommand::Drain { limit, reply } => {
             reply.send(Ok(DrainState { flows: 2, ends_in_s: limit.as_secs_f64() }));
         }
-        AdminCommand::Links(_) => {}
+        AdminCommand::Links(_) | AdminCommand::Usage(_) => {}
     }
 }
 

@@ -6,12 +6,13 @@ use std::net::SocketAddr;
 use serde_json::{Value, json};
 
 use super::super::{
-    AdminEvent, ConfigState, ConnectionPhase, ConnectionState, Demotion, ErrorCode, EventRecord,
-    LinkChange, LinkState, ModeDecision, ProcessState, RefusedCounts, Reloaded, RestartWish,
-    Status, UserState,
+    AdminEvent, CapLevel, CapState, ConfigState, ConnectionPhase, ConnectionState, Demotion,
+    ErrorCode, EventRecord, LinkChange, LinkState, ModeDecision, ProcessState, Reloaded,
+    RestartWish, Status,
 };
 use super::*;
 use crate::reload::ChangeLine;
+use polyrail_config::CapAction;
 use polyrail_identity::NodeRole;
 
 fn reference() -> String {
@@ -33,7 +34,7 @@ fn names(value: &Value, found: &mut BTreeSet<String>) {
     }
 }
 
-fn full_path() -> PathState {
+pub(crate) fn full_path() -> PathState {
     let (at, address) = (Timestamp::now(), "192.0.2.1:1".parse::<SocketAddr>().unwrap());
     let link = LinkState {
         srtt_us: 1,
@@ -61,17 +62,28 @@ fn full_path() -> PathState {
         received_bytes: 1,
         link: Some(link),
     };
+    let cap = CapState {
+        limit_bytes: 1,
+        reset_day: 1,
+        at: CapAction::Stop,
+        level: CapLevel::Reached,
+        used_bytes: Some(1),
+        period_from: Some("2026-11-01".to_owned()),
+        period_until: Some("2026-12-01".to_owned()),
+    };
     let (mode, reason) = (TunnelMode::Quic, String::new());
     PathState {
         decision: Some(ModeDecision { mode, reason: reason.clone(), at }),
         demotion: Some(Demotion { reason, since: at, retry_in_s: 1.0 }),
         link: Some(link),
+        rate_limit_bits_per_s: Some(1),
+        cap: Some(cap),
         connections: vec![connection],
         ..path_a()
     }
 }
 
-fn full_status() -> Status {
+pub(crate) fn full_status() -> Status {
     Status {
         api: "v1".to_owned(),
         role: NodeRole::Gateway,
@@ -96,7 +108,7 @@ fn full_status() -> Status {
 }
 
 /// One event of each kind.
-fn events() -> Vec<AdminEvent> {
+pub(super) fn events() -> Vec<AdminEvent> {
     let text = || "a".to_owned();
     let (mode, path, reason) = (TunnelMode::Tls, text(), text());
     let error = (*AdminError::refused("no").0).clone();
@@ -122,6 +134,7 @@ fn events() -> Vec<AdminEvent> {
         AdminEvent::Reloaded { changes: Vec::new() },
         AdminEvent::ReloadRefused { error },
         AdminEvent::LinkChanged(link),
+        AdminEvent::DataCap { path: text(), level: CapLevel::High, used_bytes: 1, limit_bytes: 1 },
         AdminEvent::Alarm { message: text(), path: None },
         AdminEvent::EventsLost { count: 1 },
     ];
@@ -130,21 +143,7 @@ fn events() -> Vec<AdminEvent> {
     all
 }
 
-fn full_user() -> UserState {
-    UserState {
-        user: "00".to_owned(),
-        gateway: None,
-        address: None,
-        flows: 1,
-        dials: 1,
-        dials_waiting: 1,
-        refused: RefusedCounts::default(),
-        refused_reason: None,
-        refused_at: None,
-    }
-}
-
-const KINDS: usize = 20;
+const KINDS: usize = 21;
 
 /// A number per kind, so that a new kind does not compile without a row here.
 fn kind(event: &AdminEvent) -> usize {
@@ -166,8 +165,9 @@ fn kind(event: &AdminEvent) -> usize {
         AdminEvent::LinkChanged(_) => 14,
         AdminEvent::Alarm { .. } => 15,
         AdminEvent::SchedulerChanged { .. } => 16,
-        AdminEvent::CloudChanged { .. } => 17,
-        AdminEvent::Draining { .. } => 18,
+        AdminEvent::DataCap { .. } => 17,
+        AdminEvent::CloudChanged { .. } => 18,
+        AdminEvent::Draining { .. } => 19,
         AdminEvent::EventsLost { .. } => KINDS - 1,
     }
 }
@@ -179,9 +179,17 @@ fn every_field_is_in_the_reference() {
     let all = json!([
         full_path(),
         full_status(),
-        full_user(),
+        FlowPage { flows: vec![flow()], next: None },
+        UserPage { users: vec![user_ab()], next: None },
         Reloaded { changes: vec![line], warnings: Vec::new() },
-        PathChange { enabled: Some(true), mode: Some(Mode::Tls), restart: Some(RestartWish::Cell) },
+        PathChange {
+            enabled: Some(true),
+            mode: Some(Mode::Tls),
+            role: Some(CarrierRole::Never),
+            cap: Some(None),
+            rate_limit: Some(None),
+            restart: Some(RestartWish::Cell),
+        },
     ]);
     let mut found = BTreeSet::new();
     names(&all, &mut found);
@@ -212,24 +220,25 @@ fn every_event_round_trips_and_has_its_row_with_its_fields() {
     }
 }
 
+/// All error codes.
+pub(super) const CODES: [ErrorCode; 11] = [
+    ErrorCode::BadRequest,
+    ErrorCode::NotFound,
+    ErrorCode::UnknownPath,
+    ErrorCode::MethodNotAllowed,
+    ErrorCode::Refused,
+    ErrorCode::RestartNeeded,
+    ErrorCode::TooLarge,
+    ErrorCode::InvalidConfig,
+    ErrorCode::Internal,
+    ErrorCode::Busy,
+    ErrorCode::Timeout,
+];
+
 #[test]
 fn every_error_code_has_its_row() {
-    use ErrorCode::*;
     let reference = reference();
-    let codes = [
-        BadRequest,
-        NotFound,
-        UnknownPath,
-        MethodNotAllowed,
-        Refused,
-        RestartNeeded,
-        TooLarge,
-        InvalidConfig,
-        Internal,
-        Busy,
-        Timeout,
-    ];
-    for code in codes {
+    for code in CODES {
         let row = format!("| `{code}` | {} |", code.http_status());
         assert!(reference.contains(&row), "{row} is not in admin.md");
         assert_eq!(serde_json::to_value(code).unwrap(), code.to_string());

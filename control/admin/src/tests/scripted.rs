@@ -56,7 +56,10 @@ fn incomplete_request_has_no_effect() {
 }
 
 /// The complete answer to a request, and its duration.
-async fn exchange(control: &Arc<Control<GatewayTables>>, request: &str) -> (String, Duration) {
+pub(super) async fn exchange(
+    control: &Arc<Control<GatewayTables>>,
+    request: &str,
+) -> (String, Duration) {
     let (mut client, _served) = connect(control, 64 * 1024);
     let start = Instant::now();
     // A request may be refused before all of it was sent.
@@ -193,7 +196,18 @@ fn invalid_requests_get_their_error_codes() {
         (put(&large), 413, "the body is over"),
         (get("/v1/paths/b"), 404, "there is no path"),
         (get("/v1/paths/%ff"), 400, "Invalid UTF-8"),
-        (get("/v1/flows"), 404, "\"not_found\""),
+        (get("/v1/flow"), 404, "\"not_found\""),
+        (get("/v1/flows?limit=0"), 400, "limit is 1 to 1000"),
+        (get("/v1/flows?limit=1001"), 400, "limit is 1 to 1000"),
+        (get("/v1/flows?after=1-sctp-2"), 400, "expected the id of a flow"),
+        (get("/v1/flows?user=ab"), 400, "16 hexadecimal digits"),
+        (get("/v1/flows?kind=icmp"), 400, "unknown variant `icmp`"),
+        (get("/v1/flows?path=a"), 400, "unknown field `path`"),
+        (get("/v1/flows?limit=1"), 200, "\"next\":\"1-tcp-42\""),
+        (get("/v1/users?limit=-1"), 400, "\"bad_request\""),
+        (get("/v1/users?after=1"), 400, "expected the value of next"),
+        (get("/v1/users?min_flows=many"), 400, "\"bad_request\""),
+        (get("/v1/users?limit=1"), 200, "\"next\":\"2-1-00000000000000ab\""),
         (get("/"), 404, "\"not_found\""),
         (get("/v1/reload"), 405, "\"method_not_allowed\""),
         (get("/v1/events?folow=true"), 400, "unknown field `folow`"),

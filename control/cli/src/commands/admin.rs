@@ -3,11 +3,14 @@
 
 use std::io::Write;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{ArgGroup, Args, Subcommand};
 use polyrail_admin::client::{AdminClient, AdminResponse, ClientError, path_address};
 use polyrail_admin::{DRAIN_S_MAX, Drain, PathChange, PathState, RestartWish, Scheduler};
-use polyrail_config::{ChainSpec, Mode, parse_duration};
+use polyrail_config::{
+    Cap, CapAction, CapBytes, CarrierRole, ChainSpec, Mode, RateLimit, parse_duration,
+};
 use serde::Deserialize;
 
 use super::shown;
@@ -20,7 +23,7 @@ pub(crate) struct Connection {
     socket: Option<PathBuf>,
     /// Print the daemon's JSON answer
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 /// `polyrail paths`.
@@ -53,7 +56,7 @@ pub(crate) enum PathOrder {
 #[derive(Args)]
 #[command(group(
     ArgGroup::new("wish").required(true).multiple(true)
-        .args(["mode", "enable", "disable"])
+        .args(["mode", "enable", "disable", "role", "cap", "rate_limit"])
 ))]
 pub(crate) struct Set {
     /// The path's name, as `polyrail paths` shows it
@@ -61,6 +64,22 @@ pub(crate) struct Set {
     /// The mode of its tunnels: auto, quic or tls
     #[arg(long)]
     mode: Option<Mode>,
+    /// Which carriers go first: primary, secondary, backup or never
+    #[arg(long, value_parser = role)]
+    role: Option<CarrierRole>,
+    /// The data that it may carry in a month, as `50 GB`, or none
+    #[arg(long, value_name = "AMOUNT", value_parser = or_none::<CapBytes>)]
+    cap: Option<Wish<CapBytes>>,
+    /// The day of the month on which the cap's period begins
+    #[arg(long, value_name = "DAY", default_value_t = 1, requires = "cap")]
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=28))]
+    reset_day: u8,
+    /// What happens at the cap: stop, backup or limit:RATE
+    #[arg(long, value_name = "ACTION", default_value_t = CapAction::Stop, requires = "cap")]
+    at: CapAction,
+    /// The most that each side sends over it, as `20 Mbit/s`, or none
+    #[arg(long, value_name = "RATE", value_parser = or_none::<RateLimit>)]
+    rate_limit: Option<Wish<RateLimit>>,
     /// Enable it
     #[arg(long, conflicts_with = "disable")]
     enable: bool,
@@ -134,9 +153,9 @@ pub(crate) fn paths(arguments: &Paths, out: &mut dyn Write) -> anyhow::Result<bo
 /// Changes a path.
 pub(crate) fn path(order: PathOrder, out: &mut dyn Write) -> anyhow::Result<bool> {
     let (name, change, connection) = match order {
-        PathOrder::Set(Set { name, mode, enable, disable, connection }) => {
-            let enabled = (enable || disable).then_some(enable);
-            (name, PathChange { enabled, mode, restart: None }, connection)
+        PathOrder::Set(set) => {
+            let change = set.change();
+            (set.name, change, set.connection)
         }
         PathOrder::Restart { name, cell, connection } => {
             let wish = if cell { RestartWish::Cell } else { RestartWish::Wanted };
@@ -146,6 +165,48 @@ pub(crate) fn path(order: PathOrder, out: &mut dyn Write) -> anyhow::Result<bool
     let answer = connection.client()?.put(&path_address(&name), &change)?;
     connection
         .show(&answer, out, |path: &PathState, out| shown::paths(std::slice::from_ref(path), out))
+}
+
+/// A value, or `none`.
+#[derive(Clone, Copy)]
+enum Wish<T> {
+    None,
+    Some(T),
+}
+
+impl<T> Wish<T> {
+    fn value(self) -> Option<T> {
+        match self {
+            Self::None => None,
+            Self::Some(value) => Some(value),
+        }
+    }
+}
+
+fn or_none<T: FromStr<Err = String>>(text: &str) -> Result<Wish<T>, String> {
+    if text == "none" { Ok(Wish::None) } else { text.parse().map(Wish::Some) }
+}
+
+fn role(text: &str) -> Result<CarrierRole, String> {
+    let all =
+        [CarrierRole::Primary, CarrierRole::Secondary, CarrierRole::Backup, CarrierRole::Never];
+    let found = all.into_iter().find(|role| role.as_str() == text);
+    found.ok_or_else(|| "one of primary, secondary, backup and never".to_owned())
+}
+
+impl Set {
+    fn change(&self) -> PathChange {
+        let &Self { mode, enable, disable, role, cap, reset_day, at, rate_limit, .. } = self;
+        let cap = cap.map(|cap| cap.value().map(|bytes| Cap { bytes, reset_day, at }));
+        PathChange {
+            enabled: (enable || disable).then_some(enable),
+            mode,
+            role,
+            cap,
+            rate_limit: rate_limit.map(Wish::value),
+            restart: None,
+        }
+    }
 }
 
 /// Changes the scheduler of the daemon's direction of sending.

@@ -31,6 +31,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<
                 let file = file.display();
                 writeln!(out, "{file}: read as a {role}'s configuration (--as overrides this)")?;
             }
+            writeln!(out, "{}: FAILED: 1 error", file.display())?;
             return Ok(false);
         }
     };
@@ -41,8 +42,10 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<
     for warning in &report.warnings {
         writeln!(out, "{file}: warning: {warning}")?;
     }
-    if report.errors.is_empty() {
-        writeln!(out, "{file}: OK: {}", report.summary)?;
+    match report.errors.len() {
+        0 => writeln!(out, "{file}: OK: {}", report.summary)?,
+        1 => writeln!(out, "{file}: FAILED: 1 error")?,
+        count => writeln!(out, "{file}: FAILED: {count} errors")?,
     }
     Ok(report.errors.is_empty())
 }

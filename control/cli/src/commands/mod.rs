@@ -4,5 +4,7 @@ pub(crate) mod admin;
 pub(crate) mod check;
 pub(crate) mod doctor;
 pub(crate) mod linkdb;
+pub(crate) mod lists;
 pub(crate) mod pki;
 mod shown;
+pub(crate) mod top;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use polyrail_admin::{
-    CloudState, ConnectionState, Demotion, DrainState, LinkState, PathState, Reloaded,
-    SessionState, SourceState, Status,
+    CloudState, ConnectionState, Demotion, DrainState, FlowState, LinkState, PathState,
+    RefusedCounts, Reloaded, SessionState, SourceState, Status, UserState,
 };
 use polyrail_predictor::views::ViewSizes;
 use polyrail_predictor::worker::{TripState, Unrecorded, WorkerState};
@@ -171,6 +171,65 @@ fn forecast(fails_in_s: Option<f64>, permille: Option<u16>) -> String {
     }
 }
 
+/// `polyrail flows`.
+pub(super) fn flows(flows: &[FlowState], out: &mut dyn Write) -> io::Result<()> {
+    let heads = [
+        "ID",
+        "STATE",
+        "USER",
+        "SOURCE",
+        "DESTINATION",
+        "AGE",
+        "IDLE",
+        "SENT",
+        "RECEIVED",
+        "CARRIERS",
+    ];
+    let mut rows = vec![heads.map(str::to_owned)];
+    rows.extend(flows.iter().map(|flow| {
+        let source = flow.source.map_or("-".to_owned(), |address| address.to_string());
+        [
+            flow.id.to_string(),
+            word(&flow.state),
+            of_gateway(&flow.user, flow.gateway.as_deref()),
+            source,
+            flow.destination.clone().unwrap_or_else(|| "-".to_owned()),
+            duration(flow.age_s),
+            duration(flow.idle_s),
+            bytes(flow.sent_bytes),
+            bytes(flow.received_bytes),
+            flow.carriers.join(","),
+        ]
+    }));
+    table(&rows, out)
+}
+
+/// `polyrail users`.
+pub(super) fn users(users: &[UserState], out: &mut dyn Write) -> io::Result<()> {
+    let heads = ["USER", "ADDRESS", "FLOWS", "SENT", "RECEIVED", "DIALS", "REFUSED", "REASON"];
+    let mut rows = vec![heads.map(str::to_owned)];
+    rows.extend(users.iter().map(|user| {
+        let RefusedCounts { flows, quota, overload, queries } = user.refused;
+        let known = |count: Option<u64>| count.map_or("-".to_owned(), bytes);
+        [
+            of_gateway(&user.user, user.gateway.as_deref()),
+            user.address.map_or("-".to_owned(), |address| address.to_string()),
+            user.flows.to_string(),
+            known(user.sent_bytes),
+            known(user.received_bytes),
+            (user.dials + user.dials_waiting).to_string(),
+            (flows + quota + overload + queries).to_string(),
+            user.refused_reason.clone().unwrap_or_default(),
+        ]
+    }));
+    table(&rows, out)
+}
+
+/// A user of a gateway, as a cloud knows it.
+fn of_gateway(user: &str, gateway: Option<&str>) -> String {
+    gateway.map_or(user.to_owned(), |gateway| format!("{gateway}:{user}"))
+}
+
 /// `polyrail paths`.
 pub(super) fn paths(paths: &[PathState], out: &mut dyn Write) -> io::Result<()> {
     let heads = ["PATH", "STATE", "MODE", "CONFIGURED", "RTT", "RATE", "LOSS", "SENT", "RECEIVED"];
@@ -203,6 +262,15 @@ pub(super) fn path(path: &PathState, out: &mut dyn Write) -> io::Result<()> {
         word(&path.state),
         path.since
     )?;
+    if let Some(limit) = path.rate_limit_bits_per_s {
+        writeln!(out, "rate limit {}", rate(limit))?;
+    }
+    if let Some(cap) = &path.cap {
+        let used = cap.used_bytes.map_or("?".to_owned(), bytes);
+        let until = cap.period_until.as_deref().unwrap_or("?");
+        let (limit, at, level) = (bytes(cap.limit_bytes), cap.at, word(&cap.level));
+        writeln!(out, "cap {limit}, used {used} ({level}), until {until}; at the cap: {at}")?;
+    }
     if let Some(decision) = &path.decision {
         let (mode, reason, at) = (decision.mode, &decision.reason, decision.at);
         writeln!(out, "mode {mode} since {at}: {reason}")?;
@@ -264,7 +332,7 @@ pub(super) fn is_cut_off(event: &Value) -> bool {
 
 /// ` key=value` for each field except `without`, sorted because the order of JSON maps depends on
 /// cargo features.
-fn fields(object: &Value, without: &[&str]) -> String {
+pub(super) fn fields(object: &Value, without: &[&str]) -> String {
     let fields = object.as_object().into_iter().flatten();
     let fields = fields.filter(|(key, value)| !without.contains(&key.as_str()) && !value.is_null());
     let sorted: BTreeMap<&String, &Value> = fields.collect();
@@ -290,7 +358,7 @@ fn table<const N: usize>(rows: &[[String; N]], out: &mut dyn Write) -> io::Resul
 }
 
 /// The JSON name of a state.
-fn word(state: &impl serde::Serialize) -> String {
+pub(super) fn word(state: &impl serde::Serialize) -> String {
     let value = serde_json::to_value(state).unwrap_or_default();
     value.as_str().unwrap_or("?").replace('_', " ")
 }
@@ -310,12 +378,12 @@ fn rate(bits_per_s: u64) -> String {
     scaled(bits_per_s as f64, &["bit/s", "kbit/s", "Mbit/s", "Gbit/s"])
 }
 
-fn bytes(count: u64) -> String {
+pub(super) fn bytes(count: u64) -> String {
     scaled(count as f64, &["B", "kB", "MB", "GB", "TB"])
 }
 
 /// Formats a value in the largest unit that keeps it at least 1; units are 1000 apart.
-fn scaled(value: f64, units: &[&str]) -> String {
+pub(super) fn scaled(value: f64, units: &[&str]) -> String {
     let mut value = value;
     let mut units = units.iter().copied();
     let mut unit = units.next().unwrap_or_default();
@@ -328,7 +396,7 @@ fn scaled(value: f64, units: &[&str]) -> String {
 }
 
 /// The two largest units of a time, as `3 h 5 min`.
-fn duration(seconds: f64) -> String {
+pub(super) fn duration(seconds: f64) -> String {
     if seconds < 60.0 {
         return format!("{seconds:.1} s");
     }

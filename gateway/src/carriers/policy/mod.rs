@@ -38,7 +38,7 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use polyrail_admin::{PathCounters, PathPhase};
-use polyrail_config::Mode;
+use polyrail_config::{Mode, Restart};
 use polyrail_model::{Bitrate, TunnelMode};
 
 pub(crate) use self::attempt::{AttemptId, Reading, Rtt};
@@ -254,8 +254,18 @@ impl Policy {
     }
 
     /// Sets other limits for restarts.
-    pub(crate) fn set_pace(&mut self, pace: Pace) {
-        self.pace = pace;
+    pub(crate) fn set_restart(&mut self, restart: Restart) {
+        self.pace.restart = restart;
+    }
+
+    /// Whether few connections are tried.
+    pub(crate) fn set_frugal(&mut self, frugal: bool) {
+        self.pace.frugal = frugal;
+    }
+
+    /// Whether another cloud serves the users.
+    pub(crate) fn set_probing(&mut self, probing: bool) {
+        self.pace.probing = probing;
     }
 
     /// Sets the cloud's addresses; a path to any other address is replaced.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use mio::net::TcpListener;
 use polyrail_admin::{AdminEvent, PathPhase, RestartWish};
 use polyrail_identity::{NodeRole, SystemClock};
+use polyrail_model::{Bitrate, PathRank, PathWish};
 use polyrail_relay::Label;
 use polyrail_tunnel::{SocketOptions, tls};
 
@@ -79,10 +80,21 @@ fn an_operator_a_modem_in_another_cell_and_a_reload_renew_a_path_that_is_up() {
         let down = |event: &AdminEvent| matches!(event, AdminEvent::PathDown { .. });
         assert!(!events.iter().any(down), "{events:?}");
     }
-    // The session learns this from the greeting of a fresh connection.
-    world.reload(&text.replace("\"127.0.0.1\"", "\"127.0.0.1\"\nmetered = true"));
-    while world.state("a").counters.restarts < 3 {
-        turn(&mut world);
+    // The cloud follows without another connection.
+    let keys = "metered = true\nrole = \"secondary\"\nrate_limit = \"20 Mbit/s\"";
+    world.reload(&text.replace("\"127.0.0.1\"", &format!("\"127.0.0.1\"\n{keys}")));
+    let rate_limit = Some(Bitrate::from_mbps(20.0));
+    let wish = PathWish { rank: PathRank::Secondary, metered: true, rate_limit };
+    let follows = |cloud: &Cloud| {
+        let sessions = cloud.side.relay.endpoint_ref().status().sessions;
+        sessions.iter().flat_map(|session| &session.paths).any(|path| path.wish == wish)
+    };
+    while !follows(&cloud) {
+        assert!(Instant::now() < limit, "{:?}", world.state("a"));
+        world.turn();
+        cloud.turn();
     }
-    assert_eq!(world.state("a").state, PathPhase::Up);
+    let state = world.state("a");
+    assert_eq!((state.state, state.counters.restarts), (PathPhase::Up, 2));
+    assert_eq!(state.rate_limit_bits_per_s, Some(20_000_000));
 }

@@ -31,8 +31,11 @@ impl Outside {
     /// Blocks the signals that end a run, and opens the control socket.
     pub(super) fn new(options: &Options, gate: &Epoll) -> Result<Self, RunError> {
         let mut ending = SigSet::empty();
-        for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+        for signal in [Signal::SIGTERM, Signal::SIGINT] {
             ending.add(signal);
+        }
+        if !is_ignored(Signal::SIGHUP) {
+            ending.add(Signal::SIGHUP);
         }
         let signals = ending
             .thread_block()
@@ -64,7 +67,9 @@ impl Outside {
     /// Runs the due actions; false when the run is over.
     pub(super) fn attend(&mut self, now: Instant, gate: &Epoll, rail: &mut dyn LiveLinks) -> bool {
         if let Ok(Some(signal)) = self.signals.read_signal() {
-            tracing::info!(signal = signal.ssi_signo, "ended by a signal");
+            let number = signal.ssi_signo;
+            let name = Signal::try_from(number as i32).map_or("unknown", Signal::as_str);
+            tracing::info!(signal = name, sender = signal.ssi_pid, "ended by a signal");
             return false;
         }
         if self.end.is_some_and(|end| now >= end) {
@@ -81,6 +86,15 @@ impl Outside {
         }
         true
     }
+}
+
+/// Whether the parent ignores the signal, as `nohup` does with SIGHUP. A descriptor for signals
+/// would receive it in spite of that.
+fn is_ignored(signal: Signal) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    ignored.is_some_and(|mask| mask >> (signal as u32 - 1) & 1 == 1)
 }
 
 fn answer(line: &str, rail: &mut dyn LiveLinks) -> Value {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use crate::common;
 use crate::common::rail::{Pinger, Rail};
 use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 const ONE_LINK: &str = r#"
 [[link]]
@@ -265,6 +266,51 @@ fn nothing_is_left_when_it_is_killed_or_its_parent_dies() {
         std::thread::sleep(Duration::from_millis(10));
     }
     drop(orphan);
+}
+
+#[test]
+fn it_outlives_a_script_that_started_it_in_the_background() {
+    if common::skipped_without_root("netns") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    let read = |name: &str| std::fs::read_to_string(file(name)).unwrap();
+    std::fs::write(file("scenario.toml"), ONE_LINK).unwrap();
+    let far = polyrail_emulator::namespace::Namespace::new().unwrap();
+    let script = format!(
+        "nohup {} run scenario.toml --driver tun --far {} --control control >ready 2>log &
+         echo $! >pid; while kill -0 $! && ! grep -q ready ready; do sleep 0.01; done",
+        env!("CARGO_BIN_EXE_polyrail-emulator"),
+        far.path().display()
+    );
+    let mut shell = std::process::Command::new("unshare");
+    shell.args(["--net", "sh", "-ec", &script]).current_dir(folder.path());
+    let status = shell.stdin(std::process::Stdio::null()).status().unwrap();
+    let emulator = Orphan(read("pid").trim().parse().map(Pid::from_raw).unwrap());
+    assert!(status.success(), "{status}: {}", read("log"));
+    // The script has ended; now its terminal closes.
+    kill(emulator.0, Signal::SIGHUP).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    let mut control = polyrail_emulator::control::Client::connect(file("control")).unwrap();
+    let stats = control.command("stats").unwrap();
+    assert_eq!(stats["links"][0]["link"], "a");
+    kill(emulator.0, Signal::SIGTERM).unwrap();
+    let end = Instant::now() + PATIENCE;
+    while !read("log").contains("SIGTERM") {
+        assert!(Instant::now() < end, "no reason of its end in the log: {}", read("log"));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A process without a parent; it ends with the test.
+struct Orphan(Pid);
+
+impl Drop for Orphan {
+    fn drop(&mut self) {
+        // Fails if it has ended.
+        let _ = kill(self.0, Signal::SIGKILL);
+    }
 }
 
 #[test]

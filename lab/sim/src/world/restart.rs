@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use polyrail_model::{LinkForecast, LinkOutlook};
+use polyrail_model::{LinkForecast, LinkOutlook, PathWish};
 use polyrail_scheduler::ChainSpec;
 use polyrail_session::{PathReport, TunnelKey};
 
@@ -175,7 +175,8 @@ impl World {
         let spec = &mut self.carriers[carrier].spec;
         spec.backup = backup;
         let node = &mut self.nodes[Side::Gateway as usize];
-        node.endpoint.set_backup(self.now, &spec.name, backup);
+        let wish = if backup { PathWish::BACKUP } else { PathWish::default() };
+        node.endpoint.set_wish(self.now, &spec.name, wish);
         node.dirty = true;
         self.drain();
     }

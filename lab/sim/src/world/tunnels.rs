@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use polyrail_emulator::link::{Blackout, LinkModel, LinkSpec, Rate};
-use polyrail_model::{Bytes, Identity, LinkSample, TunnelMode, Unit};
+use polyrail_model::{Bytes, Identity, LinkSample, PathWish, TunnelMode, Unit};
 use polyrail_session::{TunnelInfo, TunnelKey};
 
 use super::transport::{Content, Delivery, Packet, PacketKind, Segment, Transport};
@@ -442,9 +442,10 @@ impl World {
             Side::Cloud => (String::new(), identity("train-7")),
         };
         let backup = spec.backup && side == Side::Gateway;
+        let wish = if backup { PathWish::BACKUP } else { PathWish::default() };
         let mode = if c.stream { TunnelMode::Tls } else { TunnelMode::Quic };
         let exporter = confirmed.then_some(c.exporter);
-        let info = TunnelInfo { carrier, peer, exporter, backup, metered: false, mode };
+        let info = TunnelInfo { carrier, peer, exporter, wish, mode };
         end.confirmed = confirmed;
         if !confirmed {
             end.transport.sender.limit_early(Some(EARLY_ROOM));

@@ -5,6 +5,7 @@ use crate::entry::{Link, RateSample, Rates};
 use crate::position::TrainPosition;
 use polyrail_model::{Direction, Position, TripId};
 
+use super::super::ForecastCounts;
 use super::super::lookahead::outlook;
 use super::*;
 
@@ -59,6 +60,11 @@ fn earlier_failures_are_forecast_on_both_sides() {
     assert!(world.ground.found.is_empty());
     let never = |reported: &[Reported]| reported.iter().all(|one| one.carrier == "a");
     assert!(never(&world.train.reported) && never(&world.ground.reported), "b never fails");
+    // A forecast needs the failures of two trips.
+    let [train, ground] = world.states().map(|state| state.forecasts);
+    let met = train.correct + train.early + train.late;
+    assert_eq!((met + train.missed, ground), (3 * (TRIPS + 1), ForecastCounts::default()));
+    assert!((6..=9).contains(&train.missed) && train.alarms >= met, "{train:?}");
     let train = world.train.reported.iter().all(|one| one.session == world.on_train());
     assert!(train && world.ground.reported.iter().all(|one| one.session == world.on_ground()));
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use polyrail_model::{Channel, Delivery, FlowId, PathId, TunnelMode, Unit, UserId};
+use polyrail_model::{Channel, Delivery, FlowId, PathId, PathWish, TunnelMode, Unit, UserId};
 
 use super::super::flow_control::FlowControl;
 use super::super::flows::Flows;
@@ -34,7 +34,7 @@ fn paths(now: Instant, carriers: &[&str]) -> Paths {
     let mut paths = Paths::new(now);
     for (number, carrier) in carriers.iter().enumerate() {
         let manner =
-            Manner { carrier, backup: false, metered: false, mode: TunnelMode::Quic, proven: true };
+            Manner { carrier, wish: PathWish::default(), mode: TunnelMode::Quic, proven: true };
         paths.add(now, PathId(number as u64), TunnelKey(number), manner);
         paths.get_mut(number).unwrap().set_room(10_000);
     }

@@ -2,7 +2,7 @@
 
 use polyrail_model::{
     BindingId, Bitrate, Channel, Destination, Families, FlowId, HostName, InstanceId, PathId,
-    SessionId, UserId,
+    PathRank, SessionId, UserId, Weight,
 };
 use polyrail_session::ResetReason;
 use polyrail_session::wire::{
@@ -32,7 +32,7 @@ pub fn frame(input: &mut Input<'_>) -> Frame<'static> {
             session: SessionId([input.byte(); 16]),
             counter: (input.byte() % 8).into(),
             founder: (input.byte() % 8).into(),
-            offer: Offer { families: Families::BOTH, datagrams: true },
+            offer: Offer { families: Families::BOTH, datagrams: true, reports: false },
             terms: terms(input),
         },
         3 => Frame::Reject { code: input.pick(RejectCode::ALL), reason: "no".to_owned() },
@@ -96,7 +96,8 @@ fn rare(input: &mut Input<'_>) -> Frame<'static> {
             let user = input.flag().then(|| UserId((input.byte() % 4).into()));
             let remote = Destination::Address(([192, 0, 2, 1], 9).into());
             let (binding, sequence) = (BindingId(number(input)), number(input));
-            let datagram = Datagram { binding, sequence, sent_us: number(input), user, remote };
+            let (sent_us, weight) = (number(input), Weight::default());
+            let datagram = Datagram { binding, sequence, sent_us, user, weight, remote };
             let length = usize::from(input.short()) % (DATAGRAM_MAX + 2);
             Frame::Datagram { datagram, data: &CONTENT[..length] }
         }
@@ -124,7 +125,7 @@ fn flow(input: &mut Input<'_>) -> FlowId {
 
 fn marks(input: &mut Input<'_>) -> DataMarks {
     let bits = input.byte();
-    DataMarks { fin: bits & 1 != 0, tail: bits & 2 != 0 }
+    DataMarks { fin: bits & 1 != 0, tail: bits & 2 != 0, weight: Weight::new(bits >> 2) }
 }
 
 fn content(input: &mut Input<'_>) -> &'static [u8] {
@@ -135,7 +136,7 @@ fn greeting(input: &mut Input<'_>) -> Greeting {
     let carrier = input.pick(&["", "a", "b", "another"]).to_owned();
     Greeting {
         counter: (input.byte() % 16).into(),
-        backup: input.flag(),
+        rank: rank(input),
         metered: input.flag(),
         carrier,
     }
@@ -178,12 +179,21 @@ fn ack(input: &mut Input<'_>) -> Ack {
     Ack { flow, done, dialed, cumulative, limit, drained, echo, ranges }
 }
 
+fn rank(input: &mut Input<'_>) -> PathRank {
+    match input.byte() % 3 {
+        0 => PathRank::Primary,
+        1 => PathRank::Secondary,
+        _ => PathRank::Backup,
+    }
+}
+
 fn notice(input: &mut Input<'_>) -> Notice {
     let (path, serial) = (PathId((input.byte() % 8).into()), number(input));
-    let said = match input.byte() % 3 {
+    let said = match input.byte() % 4 {
         0 => Said::Stalled,
         1 => Said::Policed { rate: Bitrate::from_bps(number(input)) },
-        _ => Said::Backup { backup: input.flag() },
+        2 => Said::Limit { rate: input.flag().then(|| Bitrate::from_bps(number(input) | 1)) },
+        _ => Said::Use { rank: rank(input), metered: input.flag() },
     };
     Notice { path, serial, said }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use allocation_counter::measure;
 use polyrail_model::{
     Bytes, Channel, Delivery, Destination, Families, HostName, Identity, InstanceId, NodeRole,
-    SessionId, TunnelMode, Unit, UserId,
+    PathRank, PathWish, SessionId, TunnelMode, Unit, UserId,
 };
 use polyrail_session::limits::FLOW_OVERHEAD;
 use polyrail_session::wire::{Frame, Greeting, Offer, Terms, encode};
@@ -341,7 +341,7 @@ fn settings() -> Settings {
 fn info(carrier: &str, peer: &str) -> TunnelInfo {
     let (carrier, exporter) = (carrier.to_owned(), Some([7; 32]));
     let peer = Identity::new(peer).expect("a valid name");
-    TunnelInfo { carrier, peer, exporter, mode: TunnelMode::Tls, backup: false, metered: false }
+    TunnelInfo { carrier, peer, exporter, mode: TunnelMode::Tls, wish: PathWish::default() }
 }
 
 /// The attacker's first frame.
@@ -350,15 +350,19 @@ fn greeting(target: NodeRole, counter: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     let frame = match target {
         NodeRole::Cloud => {
-            let greeting =
-                Greeting { counter, backup: false, metered: false, carrier: "a".to_owned() };
+            let greeting = Greeting {
+                counter,
+                rank: PathRank::Primary,
+                metered: false,
+                carrier: "a".to_owned(),
+            };
             Frame::Hello { instance: InstanceId([7; 16]), greeting, terms }
         }
         NodeRole::Gateway => Frame::Welcome {
             session: SessionId([1; 16]),
             counter,
             founder: 1,
-            offer: Offer { families: Families::BOTH, datagrams: true },
+            offer: Offer { families: Families::BOTH, datagrams: true, reports: false },
             terms,
         },
     };

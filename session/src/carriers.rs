@@ -1,0 +1,66 @@
+//! The carriers of a session by number, and sets of them.
+//!
+//! A carrier keeps its number until the session ends, so that a flow can remember which carriers
+//! have carried it. At most [`CARRIERS_MAX`] names are remembered: further carriers have larger
+//! numbers, which no set takes.
+
+/// The carriers that sets can hold; a session has at most as many paths.
+pub(crate) const CARRIERS_MAX: usize = 64;
+
+/// The names of a session's carriers, by number.
+#[derive(Debug, Default)]
+pub(crate) struct CarrierNames(Vec<String>);
+
+impl CarrierNames {
+    /// The number of a carrier; `None` if there is no room for another name.
+    pub fn number(&mut self, name: &str) -> Option<u32> {
+        let known = self.0.iter().position(|known| known == name);
+        let number = known.unwrap_or(self.0.len());
+        if number >= CARRIERS_MAX {
+            return None;
+        }
+        if known.is_none() {
+            self.0.push(name.to_owned());
+        }
+        Some(number as u32)
+    }
+
+    /// The names of a set, in the order in which the carriers came up.
+    pub fn of(&self, set: CarrierSet) -> impl Iterator<Item = &str> {
+        let numbered = self.0.iter().enumerate();
+        numbered.filter(move |(number, _)| set.contains(*number)).map(|(_, name)| name.as_str())
+    }
+}
+
+/// A set of carriers by number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct CarrierSet(u64);
+
+impl CarrierSet {
+    /// Adds a carrier; one without a remembered name is ignored.
+    pub fn insert(&mut self, number: u32) {
+        self.0 |= 1_u64.checked_shl(number).unwrap_or(0);
+    }
+
+    fn contains(self, number: usize) -> bool {
+        self.0 >> number & 1 != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn carriers_keep_their_numbers_and_further_ones_are_in_no_set() {
+        let mut names = CarrierNames::default();
+        let numbers = ["a", "b", "a"].map(|name| names.number(name));
+        assert_eq!(numbers, [Some(0), Some(1), Some(0)]);
+        let mut set = CarrierSet::default();
+        assert_eq!(names.of(set).count(), 0);
+        (2..CARRIERS_MAX).for_each(|number| _ = names.number(&number.to_string()));
+        assert_eq!((names.number("c"), names.number("b")), (None, Some(1)));
+        [1, 63, 64, 1_000].into_iter().for_each(|number| set.insert(number));
+        assert_eq!(names.of(set).collect::<Vec<_>>(), ["b", "63"]);
+    }
+}
