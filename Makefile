@@ -20,7 +20,7 @@ export PROFILE
 .PHONY: help setup build release test check quick fmt shell clippy doc deny tidy fuzz-smoke
 .PHONY: attack fuzz previous check-release soak packages packages-arm64 guide
 .PHONY: random-million demo matrix bench bench-tunnel bench-udp bench-linkdb bench-rail
-.PHONY: bench-rail-smoke smoke
+.PHONY: bench-operate bench-rail-smoke smoke
 .PHONY: sim sim-calibrate sim-validate sim-rail studies linkdb-eval
 
 help: ## this list
@@ -124,6 +124,10 @@ bench-udp: setup ## passengers' datagrams: calls, the users' own QUIC, requests 
 bench-linkdb: setup ## what forecasts are worth with real daemons, as RESULT lines (release; long)
 	$(CARGO) build --locked --release --workspace --bins
 	target/release/polyrail-lab bench-linkdb
+
+bench-operate: setup ## clouds that die, hang and drain, as RESULT lines (release build; 10 min)
+	$(CARGO) build --locked --release --workspace --bins
+	target/release/polyrail-lab bench-operate
 
 attack: setup ## passengers and gateways that misbehave; how others fare (release; long)
 	$(CARGO) build --locked --release --workspace --bins

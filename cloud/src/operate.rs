@@ -1,13 +1,14 @@
-//! The cloud's part of operators' requests: new configurations.
+//! The cloud's part of operators' requests: new configurations, and drains.
 //!
 //! A change is applied wholly or not at all, so steps that can fail come first. It closes no flow
 //! except those of gateways whose certificates are revoked. Access lists apply to new flows.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use polyrail_admin::metrics::{CloudCounts, MetricsSnapshot};
 use polyrail_admin::{
-    AdminError, ErrorCode, FlowState, PathChange, PathState, Snapshot, UserState,
+    AdminError, AdminEvent, DrainState, ErrorCode, FlowState, PathChange, PathState, Snapshot,
+    UserState,
 };
 use polyrail_config::{CloudConfig, CloudTables};
 use polyrail_daemon::{Daemon, Operate, Refusals, start};
@@ -29,6 +30,26 @@ impl Operate for Cloud {
     fn complete(&self, snapshot: &mut Snapshot) {
         snapshot.tunnels.refused = self.refused;
         self.listeners.count(&mut snapshot.tunnels);
+        snapshot.drain = self.drain_state(snapshot.sessions.iter().map(|session| session.flows));
+    }
+
+    fn drain(
+        &mut self,
+        now: Instant,
+        relay: &mut Relay,
+        limit: Duration,
+    ) -> Result<DrainState, AdminError> {
+        let reason = "the cloud is draining";
+        if !self.daemon.shutdown.drain(now, relay, reason, limit) {
+            return Err(AdminError::refused("the daemon is shutting down"));
+        }
+        let sessions = relay.endpoint_ref().status().sessions;
+        let flows = sessions.iter().map(|session| session.flows as u64);
+        let state = self.drain_state(flows);
+        let state = state.ok_or_else(|| AdminError::refused("the daemon is shutting down"))?;
+        self.daemon
+            .publish(AdminEvent::Draining { flows: state.flows, ends_in_s: state.ends_in_s });
+        Ok(state)
     }
 
     fn measure(&self, now: Instant, metrics: &mut MetricsSnapshot) {
@@ -147,6 +168,12 @@ impl Operate for Cloud {
 }
 
 impl Cloud {
+    fn drain_state(&self, flows: impl Iterator<Item = u64>) -> Option<DrainState> {
+        let until = self.daemon.shutdown.drains_until()?;
+        let left = until.saturating_duration_since(Instant::now());
+        Some(DrainState { flows: flows.sum(), ends_in_s: left.as_secs_f64() })
+    }
+
     /// Applies a new identity or congestion control to the listeners.
     fn refit(
         &mut self,

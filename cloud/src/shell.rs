@@ -501,7 +501,7 @@ impl Shell for Cloud {
 
     fn on_turn(&mut self, now: Instant, relay: &mut Relay) {
         self.datagrams.on_turn(now, relay);
-        self.listeners.on_turn(now, relay, &self.congestion, self.daemon.shutdown.takes_new());
+        self.listeners.on_turn(now, relay, &self.congestion, self.daemon.shutdown.takes_tunnels());
         if self.dialer.next_timeout().is_some_and(|at| at <= now) {
             self.dialer.on_timeout(now);
         }
@@ -520,7 +520,7 @@ impl Shell for Cloud {
     }
 
     fn next_timeout(&self, now: Instant, _relay: &Relay) -> Option<Instant> {
-        let accepts = self.listeners.next_timeout(now, self.daemon.shutdown.takes_new());
+        let accepts = self.listeners.next_timeout(now, self.daemon.shutdown.takes_tunnels());
         let others = [
             self.dialer.next_timeout(),
             self.datagrams.next_timeout(now),

@@ -1,11 +1,11 @@
 //! The control thread's requests, answered by the data plane.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use polyrail_admin::metrics::{MetricsSnapshot, REPORT_MAX, TurnHistogram};
 use polyrail_admin::{
-    AdminCommand, AdminError, DataUsage, FlowState, LinkChange, PathChange, PathState, Snapshot,
-    UserState,
+    AdminCommand, AdminError, DataUsage, DrainState, FlowState, LinkChange, PathChange, PathState,
+    Snapshot, UserState,
 };
 use polyrail_config::{Config, Tables};
 use polyrail_identity::TlsIdentity;
@@ -67,6 +67,20 @@ pub trait Operate {
         identity: Option<TlsIdentity>,
     ) -> Result<Vec<String>, AdminError>;
 
+    /// Lets all flows end within `limit`, then ends the daemon.
+    ///
+    /// # Errors
+    /// Only a cloud drains, and only while it does not shut down.
+    fn drain(
+        &mut self,
+        _now: Instant,
+        _relay: &mut Relay,
+        _limit: Duration,
+    ) -> Result<DrainState, AdminError> {
+        let reason = "only a cloud drains: its gateways move to another one";
+        Err(AdminError::refused(reason))
+    }
+
     /// Takes the data that carriers with a cap have used.
     fn on_usage(&mut self, _now: Instant, _usage: Vec<DataUsage>) {}
 
@@ -106,6 +120,11 @@ pub fn serve<O: Operate>(operated: &mut O, now: Instant, relay: &mut Relay) {
                 if reply.is_wanted(now) {
                     operated.daemon().set_scheduler(now, relay, chain);
                     reply.send(());
+                }
+            }
+            AdminCommand::Drain { limit, reply } => {
+                if reply.is_wanted(now) {
+                    reply.send(operated.drain(now, relay, limit));
                 }
             }
             AdminCommand::Reload { config, identity, reply } => {

@@ -75,6 +75,7 @@ impl<'a> Survey<'a> {
                 ..TunnelCounts::default()
             },
             sessions: self.status.sessions.iter().map(|s| self.session(s, memory)).collect(),
+            ..Snapshot::default()
         }
     }
 

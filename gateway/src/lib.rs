@@ -3,6 +3,7 @@
 #![deny(unsafe_code)]
 
 pub mod carriers;
+mod clouds;
 pub mod command_line;
 mod datagrams;
 pub mod diversion;

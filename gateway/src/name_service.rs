@@ -54,6 +54,11 @@ impl NameService {
     /// Sends all queries, including pending ones, to another resolver.
     pub(crate) fn set_resolver(&mut self, now: Instant, relay: &mut Relay, resolver: SocketAddr) {
         self.resolver = resolver;
+        self.reopen(now, relay);
+    }
+
+    /// Sends pending and further queries over another flow, because new flows go to another cloud.
+    pub(crate) fn reopen(&mut self, now: Instant, relay: &mut Relay) {
         self.open_at = None;
         if let Some(flow) = self.flow.take() {
             relay.endpoint().reset(now, flow, ResetReason::Idle);

@@ -8,7 +8,7 @@ use std::time::Instant;
 use polyrail_admin::metrics::{MetricsSnapshot, REPORT};
 use polyrail_admin::{
     AdminError, AdminEvent, DataUsage, ErrorCode, FlowState, LinkChange, PathChange, PathState,
-    RestartWish, UserState,
+    RestartWish, Snapshot, UserState,
 };
 use polyrail_config::{CarrierConfig, GatewayConfig, GatewayTables};
 use polyrail_daemon::{Daemon, Operate, Refusals, start};
@@ -28,17 +28,21 @@ impl Operate for Gateway {
         &mut self.daemon
     }
 
+    fn complete(&self, snapshot: &mut Snapshot) {
+        snapshot.clouds = self.clouds.states();
+    }
+
     fn measure(&self, _now: Instant, metrics: &mut MetricsSnapshot) {
         metrics.refused = self.refusals.totals();
         let names = self.names.as_ref().map_or(0, |names| names.suppressed());
         metrics.lines_suppressed = self.refusals.suppressed() + self.full.suppressed() + names;
         metrics.udp_dropped =
             self.datagrams.as_ref().map(|datagrams| datagrams.drops().counts()).unwrap_or_default();
-        metrics.wants_report = self.wants_report;
+        metrics.wants_report = self.clouds.takes_reports();
     }
 
     fn send_report(&mut self, now: Instant, relay: &mut Relay, payload: Vec<u8>) {
-        let session = relay.endpoint_ref().current().filter(|_| self.wants_report);
+        let session = relay.endpoint_ref().current().filter(|_| self.clouds.takes_reports());
         if let Some(session) = session {
             relay.endpoint().send_message(now, session, REPORT, Delivery::Latest, payload);
         }
@@ -46,7 +50,7 @@ impl Operate for Gateway {
 
     fn paths(&mut self, now: Instant, relay: &mut Relay) -> Vec<PathState> {
         relay.update_traffic(now);
-        self.carriers.states(now, relay)
+        self.clouds.paths(now, relay)
     }
 
     fn refusals(&self) -> &Refusals {
@@ -69,14 +73,14 @@ impl Operate for Gateway {
         name: &str,
         change: &PathChange,
     ) -> Result<(), AdminError> {
-        self.carriers.set_path(now, name, change)?;
+        self.clouds.set_path(now, name, change)?;
         self.direct_at = now;
         let text = describe(change);
         tracing::info!(carrier = name, change = text, "carrier changed by an operator");
         self.daemon.publish(AdminEvent::PathChanged { path: name.to_owned(), change: text });
         // The answer shows the immediate consequences.
-        self.carriers.on_turn(now, relay);
-        self.daemon.control.meter(self.carriers.metered());
+        self.run_clouds(now, relay);
+        self.daemon.control.meter(self.clouds.metered());
         Ok(())
     }
 
@@ -89,7 +93,7 @@ impl Operate for Gateway {
     ) -> Result<Vec<String>, AdminError> {
         let old = self.daemon.config.clone();
         if let Some(identity) = identity {
-            let outcome = self.carriers.set_identity(&self.daemon.identity, &identity);
+            let outcome = self.clouds.set_identity(&self.daemon.identity, &identity);
             outcome.map_err(|error| {
                 AdminError::new(ErrorCode::InvalidConfig, error.to_string()).about_key("tls")
             })?;
@@ -111,11 +115,11 @@ impl Operate for Gateway {
         if let Some(telemetry) = &self.telemetry {
             telemetry.set(telemetry::settings(&config));
         }
-        self.carriers.reload(now, relay, &config);
+        self.clouds.reload(now, relay, &config);
         if old.groups != config.groups {
             self.users.set_groups(&config.groups);
         }
-        self.daemon.control.meter(self.carriers.metered());
+        self.daemon.control.meter(self.clouds.metered());
         let warnings = congestion_warnings(&old, &config);
         self.daemon.config = config;
         self.direct_at = now;
@@ -123,8 +127,8 @@ impl Operate for Gateway {
         Ok(warnings)
     }
 
-    fn on_usage(&mut self, _now: Instant, usage: Vec<DataUsage>) {
-        self.carriers.on_usage(usage);
+    fn on_usage(&mut self, now: Instant, usage: Vec<DataUsage>) {
+        self.clouds.on_usage(now, &usage);
     }
 
     fn on_link(&mut self, now: Instant, change: LinkChange) {
@@ -133,7 +137,7 @@ impl Operate for Gateway {
         if let Some(diversion) = self.diversion.as_ref().filter(|_| is_direct) {
             diversion.routes_changed();
         }
-        self.carriers.on_link(now, change);
+        self.clouds.on_link(now, &change);
     }
 }
 

@@ -20,7 +20,9 @@ use polyrail_daemon::start::{
 };
 use polyrail_daemon::{Certificates, Daemon, Refusals, Refused, Supervisor};
 use polyrail_identity::TlsIdentity;
-use polyrail_model::{BindingId, Destination, FlowId, FlowKind, FlowName, InstanceId, NodeRole};
+use polyrail_model::{
+    BindingId, Destination, FlowId, FlowKind, FlowName, Identity, InstanceId, NodeRole,
+};
 use polyrail_relay::{
     AcceptGate, LogLimiter, PENDING_RESETS_MAX, Relay, RelayEvent, Shell, Shutdown,
 };
@@ -28,7 +30,7 @@ use polyrail_session::wire::Offer;
 use polyrail_session::{Endpoint, Event, FlowKey, OpenError, ResetReason};
 use polyrail_telemetry::Telemetry;
 
-use crate::carriers::{Carriers, Clients};
+use crate::clouds::Clouds;
 use crate::datagrams::Datagrams;
 use crate::diversion::Diversion;
 use crate::dns::is_dns;
@@ -52,6 +54,7 @@ pub fn run(config: GatewayConfig, start: StartOptions) -> anyhow::Result<()> {
     let descriptors = prepare_process();
     let identity = TlsIdentity::load(&config.common.tls.paths())?;
     let (name, cloud) = (identity.name().clone(), config.cloud.name.clone());
+    let standby = config.cloud.standby.len();
     let mut settings = session_settings(&config.common);
     let sockets_max = polyrail_relay::flows_within(descriptors);
     let flows_within = flows_within(sockets_max, config.socks5.is_some());
@@ -63,11 +66,11 @@ pub fn run(config: GatewayConfig, start: StartOptions) -> anyhow::Result<()> {
         );
         settings.flows_max = flows_within;
     }
-    let endpoint = Endpoint::gateway(now, settings.clone(), InstanceId(random()?));
+    let mut endpoint = Endpoint::gateway(now, settings.clone(), InstanceId(random()?));
+    endpoint.prefer(now, &cloud);
     let relay_settings = relay_settings(&config.common);
     let mut relay = Relay::new(poll.registry().try_clone()?, endpoint, relay_settings);
-    let clients = Clients::new(&identity, &cloud)?;
-    let carriers = Carriers::new(&config, clients, u64::from_ne_bytes(random()?));
+    let clouds = Clouds::new(now, &config, &identity, u64::from_ne_bytes(random()?))?;
     let waker = Arc::new(mio::Waker::new(poll.registry(), WAKER)?);
     let linkdb = config.common.linkdb.as_ref().map(|linkdb| {
         let settings = linkdb_settings(linkdb, true);
@@ -105,8 +108,8 @@ pub fn run(config: GatewayConfig, start: StartOptions) -> anyhow::Result<()> {
         signals,
     };
     let registry = poll.registry();
-    let mut gateway = Gateway::new(now, daemon, carriers, telemetry, registry, sockets_max)?;
-    tracing::info!(%name, %cloud, descriptors, "polyrail-gateway started");
+    let mut gateway = Gateway::new(now, daemon, clouds, telemetry, registry, sockets_max)?;
+    tracing::info!(%name, %cloud, standby, descriptors, "polyrail-gateway started");
     gateway.daemon.supervisor.ready(Instant::now());
     polyrail_relay::run(&mut poll, &mut relay, &mut gateway).context("the event loop failed")?;
     tracing::info!("polyrail-gateway stopped");
@@ -116,7 +119,7 @@ pub fn run(config: GatewayConfig, start: StartOptions) -> anyhow::Result<()> {
 /// The gateway around the relay.
 pub(crate) struct Gateway {
     pub(crate) daemon: Daemon<GatewayTables>,
-    pub(crate) carriers: Carriers,
+    pub(crate) clouds: Clouds,
     /// Telemetry sources, if LinkDB is enabled.
     pub(crate) telemetry: Option<Telemetry>,
     transparent: Vec<(TcpListener, AcceptGate)>,
@@ -134,15 +137,13 @@ pub(crate) struct Gateway {
     /// The maximum number of users' sockets; further connections wait in the kernel's queue.
     sockets_max: usize,
     pub(crate) full: LogLimiter,
-    /// The cloud of the current session takes reports.
-    pub(crate) wants_report: bool,
 }
 
 impl Gateway {
     fn new(
         now: Instant,
         daemon: Daemon<GatewayTables>,
-        carriers: Carriers,
+        clouds: Clouds,
         telemetry: Option<Telemetry>,
         registry: &Registry,
         sockets_max: usize,
@@ -155,7 +156,7 @@ impl Gateway {
         let datagrams = passengers_datagrams(now, config, registry, bounds)?;
         let policy = reply_policy(config);
         let inside = config.intercept.iter().flat_map(|intercept| &intercept.interfaces);
-        daemon.control.meter(carriers.metered());
+        daemon.control.meter(clouds.metered());
         let mut users = Users::new(config.users.key, inside.map(ToString::to_string).collect())
             .context("cannot ask the kernel for users' link addresses (users.key)")?;
         users.set_groups(&config.groups);
@@ -165,7 +166,7 @@ impl Gateway {
             None => None,
         };
         Ok(Self {
-            carriers,
+            clouds,
             telemetry,
             transparent,
             socks,
@@ -180,14 +181,13 @@ impl Gateway {
             refused_lines: LogLimiter::default(),
             sockets_max,
             full: LogLimiter::default(),
-            wants_report: false,
         })
     }
 
-    fn accept(&mut self, now: Instant, relay: &mut Relay) {
+    fn accept(&mut self, now: Instant, relay: &mut Relay, held: bool) {
         for index in 0..self.transparent.len() {
             for _ in 0..ACCEPTS_PER_TURN {
-                let full = self.is_full(now, relay);
+                let full = held || self.is_full(now, relay);
                 let (listener, gate) = &mut self.transparent[index];
                 if full {
                     gate.pause_if_open(now);
@@ -202,7 +202,7 @@ impl Gateway {
         }
         for index in 0..self.socks.len() {
             for _ in 0..ACCEPTS_PER_TURN {
-                let full = self.is_full(now, relay);
+                let full = held || self.is_full(now, relay);
                 let (listener, gate) = &mut self.socks[index];
                 if full {
                     gate.pause_if_open(now);
@@ -297,32 +297,29 @@ impl Gateway {
         }
         match event {
             Event::SessionUp { session, peer, offer } => {
-                let Offer { families, datagrams, reports } = offer;
-                self.wants_report = reports;
+                let Offer { families, datagrams, .. } = offer;
                 let (ipv4, ipv6) = (families.v4, families.v6);
                 tracing::info!(cloud = %peer, ipv4, ipv6, datagrams, "session up");
+                self.clouds.on_session_up(session, &peer, offer);
                 self.daemon.session_up(session, peer);
-                if let Some(passengers) = &mut self.datagrams {
-                    passengers.set_carried(datagrams);
-                    if !datagrams {
-                        tracing::warn!(
-                            "the cloud is of an earlier version and carries no UDP: it is rejected"
-                        );
-                    }
-                }
-                if let Some(diversion) = &self.diversion {
-                    diversion.set_offer(offer);
+                if relay.endpoint_ref().current() == Some(session) {
+                    self.use_offer(offer);
                 }
             }
             Event::SessionEnded { session, reason } => {
-                tracing::warn!(%reason, "session ended; its flows were reset");
+                self.clouds.look_soon(now);
+                let (cloud, left) = self.clouds.on_session_ended(session);
+                let name = cloud.as_ref().map(Identity::as_str);
+                if left {
+                    tracing::info!(cloud = name, %reason, "session ended");
+                } else {
+                    tracing::warn!(cloud = name, %reason, "session ended; its flows were reset");
+                }
                 self.refusals.forget(session);
-                self.wants_report = false;
-                let peer = Some(self.daemon.config.cloud.name.to_string());
-                self.daemon.session_ended(session, peer, reason);
+                self.daemon.session_ended(session, cloud.map(|cloud| cloud.to_string()), reason);
             }
             Event::PathUp { tunnel, path, .. } => {
-                let was_down = self.carriers.on_path(now, tunnel, path.0);
+                let was_down = self.clouds.on_path(now, tunnel, path.0);
                 if let Some(diversion) = self.diversion.as_ref().filter(|_| was_down) {
                     diversion.routes_changed();
                 }
@@ -335,21 +332,56 @@ impl Gateway {
                     datagrams.deliver(now, session, &datagram);
                 }
             }
-            Event::PathStalled { tunnel, .. } => self.carriers.on_stall(now, relay, tunnel),
-            Event::PathRecovered { tunnel } => self.carriers.on_recovered(tunnel),
+            Event::PathStalled { tunnel, .. } => self.clouds.on_stall(now, relay, tunnel),
+            Event::PathRecovered { tunnel } => self.clouds.on_recovered(now, tunnel),
             Event::Reset { flow, reason } => self.on_flow_closed(now, relay, flow, reason),
             Event::Closed { flow } => {
                 self.on_flow_closed(now, relay, flow, ResetReason::PeerReset);
             }
-            Event::PeerGoing { reason, .. } => tracing::info!(reason, "the cloud is going away"),
+            Event::PeerGoing { session, reason } => {
+                let cloud = self.clouds.offer(session).map(|(cloud, _)| cloud.as_str());
+                tracing::info!(cloud, reason, "the cloud is going away");
+                self.clouds.look_soon(now);
+            }
             Event::PathReport { tunnel, report } => {
-                self.carriers.on_report(now, relay, tunnel, report);
+                self.clouds.on_report(now, relay, tunnel, report);
             }
             Event::Alarm { text, .. } => {
                 tracing::warn!("{text}");
                 self.daemon.publish(AdminEvent::Alarm { message: text, path: None });
             }
             _ => {}
+        }
+    }
+
+    /// Runs the carriers and chooses the cloud. What belongs to no flow follows to another cloud.
+    pub(crate) fn run_clouds(&mut self, now: Instant, relay: &mut Relay) {
+        if !self.clouds.on_turn(now, relay) {
+            return;
+        }
+        if let Some(names) = &mut self.names {
+            names.reopen(now, relay);
+        }
+        let Some(session) = relay.endpoint_ref().current() else { return };
+        let Some((_, offer)) = self.clouds.offer(session) else { return };
+        if let Some(linkdb) = &self.daemon.linkdb {
+            linkdb.follow(session);
+        }
+        self.use_offer(offer);
+    }
+
+    /// The current cloud reaches and carries this.
+    fn use_offer(&mut self, offer: Offer) {
+        if let Some(passengers) = &mut self.datagrams {
+            passengers.set_carried(offer.datagrams);
+            if !offer.datagrams {
+                tracing::warn!(
+                    "the cloud is of an earlier version and carries no UDP: it is rejected"
+                );
+            }
+        }
+        if let Some(diversion) = &self.diversion {
+            diversion.set_offer(offer);
         }
     }
 
@@ -360,7 +392,7 @@ impl Gateway {
         self.direct_at = now + DIRECT_EVERY;
         let carriers = intercept::direct_carriers(&self.daemon.config);
         let enabled = carriers.filter_map(|(name, interface)| {
-            Some((!self.carriers.serves(now, name.as_str())?, interface))
+            Some((!self.clouds.serves(now, name.as_str())?, interface))
         });
         let mut order: Vec<(bool, String)> = enabled.collect();
         order.sort_by_key(|(is_down, _)| *is_down);
@@ -370,7 +402,7 @@ impl Gateway {
     fn on_linkdb(&mut self, now: Instant, relay: &mut Relay) {
         let Some(linkdb) = &mut self.daemon.linkdb else { return };
         for carrier in linkdb.on_wake(now, relay) {
-            self.carriers.on_found_cell(now, &carrier);
+            self.clouds.on_found_cell(now, &carrier);
         }
     }
 
@@ -454,17 +486,17 @@ impl Shell for Gateway {
                     handshake = ?established.handshake,
                     "tunnel up"
                 );
-                self.carriers.on_up(now, tunnel);
+                self.clouds.on_up(now, tunnel);
             }
             RelayEvent::TunnelPoliced { tunnel, rate } => {
-                self.carriers.on_policed(now, tunnel, rate);
+                self.clouds.on_policed(now, tunnel, rate);
             }
-            RelayEvent::TunnelEarly { tunnel } => self.carriers.on_early(tunnel),
+            RelayEvent::TunnelEarly { tunnel } => self.clouds.on_early(tunnel),
             RelayEvent::TunnelRefused { tunnel, reason, .. } => {
-                self.carriers.on_refused(now, tunnel, &reason);
+                self.clouds.on_refused(now, tunnel, &reason);
             }
             RelayEvent::TunnelClosed { tunnel, reason, .. } => {
-                self.carriers.on_closed(now, tunnel, &reason);
+                self.clouds.on_closed(now, tunnel, &reason);
             }
         }
     }
@@ -472,8 +504,14 @@ impl Shell for Gateway {
     fn on_turn(&mut self, now: Instant, relay: &mut Relay) {
         // First, because the relay has reported everything and nothing has changed since.
         self.clients.on_turn(now, relay);
+        if self.daemon.shutdown.wants_tunnels() {
+            self.run_clouds(now, relay);
+        }
+        // A flow stays with its cloud, so connections wait in the kernel until that is known.
+        let held = self.clouds.holds_new(now);
+        self.clients.set_held(now, relay, held);
         if self.daemon.shutdown.takes_new() {
-            self.accept(now, relay);
+            self.accept(now, relay, held);
         }
         for (peer, error) in self.clients.take_refused() {
             self.refuse(now, relay, peer, refused_open(error), &error.to_string());
@@ -502,11 +540,8 @@ impl Shell for Gateway {
         for (user, weight) in self.users.take_weights() {
             relay.endpoint().set_weight(user, weight);
         }
-        if self.daemon.shutdown.wants_tunnels() {
-            self.carriers.on_turn(now, relay);
-        }
         self.direct_traffic(now);
-        for event in self.carriers.take_events() {
+        for event in self.clouds.take_events() {
             self.daemon.publish(event);
         }
         if let Some(linkdb) = &mut self.daemon.linkdb {
@@ -521,8 +556,7 @@ impl Shell for Gateway {
         let gates = gates
             .filter(|_| self.daemon.shutdown.takes_new())
             .filter_map(|gate| gate.next_timeout(now));
-        let carriers =
-            self.daemon.shutdown.wants_tunnels().then(|| self.carriers.next_timeout(now));
+        let carriers = self.daemon.shutdown.wants_tunnels().then(|| self.clouds.next_timeout(now));
         let others = [
             self.clients.next_timeout(),
             self.names.as_ref().and_then(|names| names.next_timeout(now)),

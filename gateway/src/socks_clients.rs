@@ -15,7 +15,7 @@
 //! its leg only after all events of that turn were handled ([`SocksClients::on_turn`]), because the
 //! leg of a flow that was reset meanwhile would never close.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::time::{Duration, Instant};
@@ -91,6 +91,10 @@ pub(crate) struct SocksClients {
     moved: Vec<FlowKey>,
     moved_at: Option<Instant>,
     scan_at: Option<Instant>,
+    /// No flows open now.
+    held: bool,
+    /// The clients that continue when that is over.
+    waiting: BTreeSet<usize>,
 }
 
 struct SocksClient {
@@ -136,12 +140,24 @@ impl SocksClients {
             moved: Vec::new(),
             moved_at: None,
             scan_at: None,
+            held: false,
+            waiting: BTreeSet::new(),
         }
     }
 
     /// Uses another policy for new clients.
     pub(crate) fn set_policy(&mut self, policy: SocksReply) {
         self.policy = policy;
+    }
+
+    /// While it is not known which cloud new flows go to, requests are not read.
+    pub(crate) fn set_held(&mut self, now: Instant, relay: &mut Relay, held: bool) {
+        self.held = held;
+        if !held {
+            for index in std::mem::take(&mut self.waiting) {
+                self.go_on(now, relay, index);
+            }
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -328,6 +344,10 @@ impl SocksClients {
     /// Reads, negotiates and answers as far as possible without blocking.
     fn go_on(&mut self, now: Instant, relay: &mut Relay, index: usize) {
         let Some(client) = self.clients.get_mut(index) else { return };
+        if self.held && client.flow.is_none() && !client.negotiation.is_failed() {
+            self.waiting.insert(index);
+            return;
+        }
         let read = client.read(now, relay, &mut self.refused);
         if let Some(port) = client.associates {
             let client = self.remove(index).map(|client| client.into_request(port));

@@ -38,6 +38,11 @@ pub fn get(socket: &Path, place: &str) -> Result<Value> {
     request(socket, "GET", place, "")
 }
 
+/// The answer to POST.
+pub fn post(socket: &Path, place: &str, body: &str) -> Result<Value> {
+    request(socket, "POST", place, body)
+}
+
 fn request(socket: &Path, method: &str, place: &str, body: &str) -> Result<Value> {
     let request = format!(
         "{method} {place} HTTP/1.1\r\nHost: polyrail\r\n\

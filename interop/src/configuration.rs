@@ -103,7 +103,8 @@ impl Configuration {
             .with_context(|| format!("{}", path.display()))
     }
 
-    fn set_identity(&mut self, keys: &Path, name: &str) {
+    /// Sets the certificate and key of this node.
+    pub fn set_identity(&mut self, keys: &Path, name: &str) {
         let file = |end: &str| keys.join(format!("{name}.{end}")).display().to_string();
         self.set("log.level", "debug");
         self.set("tls.certificate", file("crt"));

@@ -10,7 +10,8 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 use polyrail_interop::bench::Suite;
 use polyrail_interop::{
-    attack, bench, bench_linkdb, bench_tunnel, bench_udp, demo, matrix, rail, soak, trials,
+    attack, bench, bench_linkdb, bench_operate, bench_tunnel, bench_udp, demo, matrix, rail, soak,
+    trials,
 };
 
 /// Polyrail's programs over emulated carriers; needs root, or user namespaces.
@@ -39,6 +40,8 @@ enum Command {
     BenchUdp(Selection),
     /// Measure the effect of forecasts on the emulated rail
     BenchLinkdb(Selection),
+    /// Measure failover between clouds, drains and blackouts
+    BenchOperate(Selection),
     /// Attack the daemons as a passenger and as a gateway, and measure how others fare
     Attack(Selection),
     /// Play the same trips with Polyrail and with its rivals, in real time
@@ -92,6 +95,7 @@ fn run(command: Command) -> Result<()> {
         Command::BenchTunnel(selection) => measure(&bench_tunnel::SUITE, selection),
         Command::BenchUdp(selection) => measure(&bench_udp::SUITE, selection),
         Command::BenchLinkdb(selection) => measure(&bench_linkdb::SUITE, selection),
+        Command::BenchOperate(selection) => measure(&bench_operate::SUITE, selection),
         Command::Attack(selection) => measure(&attack::SUITE, selection),
         Command::Rail(options) => rail::run(&options),
         Command::Smoke => bench::smoke(&SUITES),
@@ -105,8 +109,9 @@ fn run(command: Command) -> Result<()> {
 }
 
 /// The longest smoke runs first.
-const SUITES: [Suite; 6] = [
+const SUITES: [Suite; 7] = [
     soak::SUITE,
+    bench_operate::SUITE,
     bench_linkdb::SUITE,
     bench_tunnel::SUITE,
     bench::SUITE,

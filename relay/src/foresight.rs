@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use polyrail_model::{Delivery, Heard, LinkSample, Observation, Silence};
+use polyrail_model::{Delivery, Heard, LinkSample, Observation, SessionKey, Silence};
 use polyrail_predictor::wire;
 use polyrail_predictor::worker::{Feeder, Input, LinkDbSettings, Output, Worker};
 use polyrail_session::{Event, TunnelKey};
@@ -105,8 +105,10 @@ impl Foresight {
     pub fn on_session_event(&mut self, now: Instant, relay: &Relay, event: &Event) -> bool {
         match event {
             Event::SessionUp { session, peer, .. } => {
-                let (session, peer) = (*session, peer.to_string());
-                self.worker.begin(session, peer);
+                self.worker.begin(*session, peer.to_string());
+                if relay.endpoint_ref().current() == Some(*session) {
+                    self.follow(*session);
+                }
                 false
             }
             Event::SessionEnded { session, .. } => {
@@ -127,6 +129,12 @@ impl Foresight {
             }
             _ => false,
         }
+    }
+
+    /// Users' flows go to this session, which is up (gateway): forecasts and telemetry follow. The
+    /// databases replicate over all sessions.
+    pub fn follow(&self, session: SessionKey) {
+        self.worker.follow(session);
     }
 
     /// A carrier is dark when its path stalls and no other path of it carries.
@@ -182,7 +190,7 @@ impl Foresight {
     }
 
     /// Follows the tunnels of outages that are over.
-    fn follow(&mut self, now: Instant, relay: &Relay) {
+    fn follow_up(&mut self, now: Instant, relay: &Relay) {
         for one in &mut self.over {
             let sample = one.tunnel().and_then(|tunnel| relay.tunnel(tunnel)?.sample);
             sample.into_iter().for_each(|sample| one.on_sample(sample));
@@ -253,7 +261,7 @@ impl Foresight {
                     self.worker.feed(Input::Observed(Observation::Heard(heard)));
                 }
             }
-            self.follow(now, relay);
+            self.follow_up(now, relay);
         }
     }
 

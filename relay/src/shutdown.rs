@@ -1,8 +1,11 @@
 //! The orderly shutdown of a daemon.
 //!
 //! ```text
-//!   Serving ──begin()──> Draining ──no flow is busy, or DRAIN_MAX──> Closing ──> Over
-//!                            └─────────── begin() again ────────────────┘
+//!   Serving ──drain()──> Emptying ────────no flow, or the limit────────┐
+//!       │                    │                                         v
+//!       └────── begin() ─────┴──> Draining ──no flow is busy,──────> Closing ──> Over
+//!                                     │      or DRAIN_MAX              ^
+//!                                     └───────── begin() again ────────┘
 //! ```
 //!
 //! A flow is busy while the session holds its data, and for [`QUIET`] after bytes moved. So idle
@@ -27,6 +30,11 @@ pub struct Shutdown {
 enum Stage {
     #[default]
     Serving,
+    /// A drain: flows may continue for as long as the operator permits.
+    Emptying {
+        until: Instant,
+        look_at: Instant,
+    },
     Draining {
         until: Instant,
         look_at: Instant,
@@ -43,7 +51,7 @@ impl Shutdown {
     /// Starts to drain; a second call cuts the drain short. `reason` is sent to the peers.
     pub fn begin(&mut self, now: Instant, relay: &mut Relay, reason: &str) {
         match self.stage {
-            Stage::Serving => {
+            Stage::Serving | Stage::Emptying { .. } => {
                 tracing::info!(legs = relay.leg_count(), "shutting down; busy flows may finish");
                 relay.endpoint().go_away(now, reason);
                 let moved = (relay.moved_bytes(), now);
@@ -54,14 +62,48 @@ impl Shutdown {
         }
     }
 
-    /// Whether the daemon still accepts new users and peers.
+    /// Lets all flows end, within `limit`, and then ends the daemon. A second call sets another
+    /// limit. Returns false if the daemon shuts down already.
+    pub fn drain(
+        &mut self,
+        now: Instant,
+        relay: &mut Relay,
+        reason: &str,
+        limit: Duration,
+    ) -> bool {
+        match self.stage {
+            Stage::Serving => {
+                tracing::info!(legs = relay.leg_count(), ?limit, "draining; all flows may finish");
+                relay.endpoint().drain(now, reason);
+            }
+            Stage::Emptying { .. } => tracing::info!(?limit, "draining with another limit"),
+            _ => return false,
+        }
+        self.stage = Stage::Emptying { until: now + limit, look_at: now + EMPTYING_MIN };
+        true
+    }
+
+    /// When a drain ends at the latest, while there is one.
+    pub fn drains_until(&self) -> Option<Instant> {
+        match self.stage {
+            Stage::Emptying { until, .. } => Some(until),
+            _ => None,
+        }
+    }
+
+    /// Whether the daemon accepts tunnels: paths of its flows may need a fresh one.
+    pub fn takes_tunnels(&self) -> bool {
+        matches!(self.stage, Stage::Serving | Stage::Emptying { .. })
+    }
+
+    /// Whether the daemon still accepts new users.
     pub fn takes_new(&self) -> bool {
         self.stage == Stage::Serving
     }
 
     /// Whether tunnels are still needed.
     pub fn wants_tunnels(&self) -> bool {
-        matches!(self.stage, Stage::Serving | Stage::Draining { .. })
+        self.takes_tunnels() || matches!(self.stage, Stage::Draining { .. })
     }
 
     /// Whether the daemon may exit.
@@ -73,7 +115,9 @@ impl Shutdown {
     pub fn next_timeout(&self) -> Option<Instant> {
         match self.stage {
             Stage::Serving | Stage::Over => None,
-            Stage::Draining { until, look_at, .. } => Some(until.min(look_at)),
+            Stage::Emptying { until, look_at } | Stage::Draining { until, look_at, .. } => {
+                Some(until.min(look_at))
+            }
             Stage::Closing { until } => Some(until),
         }
     }
@@ -82,6 +126,17 @@ impl Shutdown {
     pub fn on_turn(&mut self, now: Instant, relay: &mut Relay) {
         match &mut self.stage {
             Stage::Serving | Stage::Over => {}
+            Stage::Emptying { until, look_at } => {
+                if now >= *until {
+                    self.close(now, relay);
+                } else if now >= *look_at {
+                    *look_at = now + EMPTYING_LOOK;
+                    let sessions = relay.endpoint_ref().status().sessions;
+                    if sessions.iter().all(|session| session.flows == 0) && relay.leg_count() == 0 {
+                        self.close(now, relay);
+                    }
+                }
+            }
             Stage::Draining { until, look_at, moved } => {
                 if now >= *look_at {
                     *look_at = now + LOOK_EVERY;
@@ -130,5 +185,10 @@ fn is_busy(session: &SessionStatus, quiet: bool) -> bool {
 const QUIET: Duration = Duration::from_millis(400);
 /// How long tunnels may take to close: a round trip of a slow carrier.
 const CLOSE_MAX: Duration = Duration::from_millis(500);
+/// A drain lasts at least this long, because flows that peers opened before they knew are on their
+/// way: a round trip of a slow carrier.
+const EMPTYING_MIN: Duration = Duration::from_secs(2);
 /// How often a drain checks for open flows.
+const EMPTYING_LOOK: Duration = Duration::from_millis(200);
+/// How often a shutdown checks for busy flows.
 const LOOK_EVERY: Duration = Duration::from_millis(50);

@@ -71,6 +71,8 @@ pub struct SessionStatus {
     pub peer: Option<Identity>,
     /// Open flows.
     pub flows: usize,
+    /// The peer has sent GOAWAY.
+    pub peer_going: bool,
     /// Users with open flows.
     pub users: usize,
     /// Flows opened since the session began.

@@ -15,7 +15,7 @@ use tokio::net::UnixStream;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
-use super::{AdminError, Reloaded};
+use super::{AdminError, Drain, DrainState, Reloaded};
 
 /// A client of a daemon's admin socket; it opens a connection per request.
 #[derive(Debug)]
@@ -87,6 +87,15 @@ impl AdminClient {
     /// See [`ClientError`].
     pub fn reload(&self) -> Result<AdminResponse<Reloaded>, ClientError> {
         self.ask(Method::POST, "/v1/reload", None)
+    }
+
+    /// Drains the daemon.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn drain(&self, drain: Drain) -> Result<AdminResponse<DrainState>, ClientError> {
+        let body = serde_json::to_string(&drain).map_err(invalid_answer)?;
+        self.ask(Method::POST, "/v1/drain", Some(body))
     }
 
     /// Passes events to `take`, line by line, until the stream ends or `take` returns false.

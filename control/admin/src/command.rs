@@ -1,6 +1,6 @@
 //! Requests of the control thread to the data plane, and their replies.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use polyrail_config::{ChainSpec, Config, Tables};
 use polyrail_identity::TlsIdentity;
@@ -8,8 +8,8 @@ use tokio::sync::oneshot;
 
 use super::metrics::MetricsSnapshot;
 use super::{
-    AdminError, DataUsage, FlowPage, FlowsQuery, LinkChange, PathChange, PathState, Snapshot,
-    UserPage, UsersQuery,
+    AdminError, DataUsage, DrainState, FlowPage, FlowsQuery, LinkChange, PathChange, PathState,
+    Snapshot, UserPage, UsersQuery,
 };
 
 /// A request to the data plane, which answers in the same turn of its loop if it can. Dropping a
@@ -55,6 +55,13 @@ pub enum AdminCommand<C: Tables> {
         chain: ChainSpec,
         /// Where the answer goes.
         reply: Reply<()>,
+    },
+    /// Let all flows end, open no more, and end the daemon (cloud). The data plane publishes it.
+    Drain {
+        /// When the remaining flows are reset.
+        limit: Duration,
+        /// Where the answer goes.
+        reply: Reply<Result<DrainState, AdminError>>,
     },
     /// Take a new configuration; all of it or nothing. It and its certificates were checked. Each
     /// part compares its section with the one in use. The control thread changes the log when the
@@ -108,8 +115,6 @@ impl<T> Reply<T> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]

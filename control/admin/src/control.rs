@@ -15,9 +15,9 @@ use tokio::sync::{Semaphore, watch};
 use super::metrics::Scraped;
 use super::stream::Stream;
 use super::{
-    API_VERSION, AdminCommand, AdminError, AdminEvent, ConfigState, ErrorCode, FlowPage,
-    FlowsQuery, LinkChange, LinkDbProbe, PathChange, PathState, PendingReply, Reply, Snapshot,
-    Status, Timestamp, UserPage, UsersQuery, process,
+    API_VERSION, AdminCommand, AdminError, AdminEvent, ConfigState, DrainState, ErrorCode,
+    FlowPage, FlowsQuery, LinkChange, LinkDbProbe, PathChange, PathState, PendingReply, Reply,
+    Snapshot, Status, Timestamp, UserPage, UsersQuery, process,
 };
 
 /// How long the data plane may take to answer.
@@ -206,5 +206,9 @@ impl<C: Tables> Control<C> {
 
     pub(super) async fn set_scheduler(&self, chain: ChainSpec) -> Result<(), AdminError> {
         self.ask(|reply| AdminCommand::SetScheduler { chain, reply }).await
+    }
+
+    pub(super) async fn drain(&self, limit: Duration) -> Result<DrainState, AdminError> {
+        self.ask(|reply| AdminCommand::Drain { limit, reply }).await?
     }
 }

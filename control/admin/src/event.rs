@@ -116,6 +116,22 @@ pub enum AdminEvent {
         /// The node at the other end.
         peer: String,
     },
+    /// New flows go to another cloud (gateway).
+    CloudChanged {
+        /// The name of the cloud before.
+        from: String,
+        /// The name of the new one.
+        to: String,
+        /// The reason.
+        reason: String,
+    },
+    /// An operator drains this cloud.
+    Draining {
+        /// Open flows.
+        flows: u64,
+        /// When the daemon ends at the latest, in seconds.
+        ends_in_s: f64,
+    },
     /// A session has ended.
     SessionEnded {
         /// Which session.

@@ -56,8 +56,8 @@ pub use reloading::Reloaded;
 pub use scheduler::Scheduler;
 pub use server::{AdminOptions, start};
 pub use status::{
-    API_VERSION, ConfigState, ProcessState, SessionPhase, SessionState, Snapshot, Status,
-    TunnelCounts,
+    API_VERSION, CloudPhase, CloudState, ConfigState, DRAIN_S, DRAIN_S_MAX, Drain, DrainState,
+    ProcessState, SessionPhase, SessionState, Snapshot, Status, TunnelCounts,
 };
 pub use time::Timestamp;
 pub use user::{RefusedCounts, UserPage, UserPlace, UserState, UsersQuery};

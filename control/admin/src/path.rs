@@ -108,6 +108,8 @@ pub enum PathPhase {
     Capped,
     /// Its interface is missing, down, or without an address.
     NoInterface,
+    /// It is not needed now: another cloud serves the users (gateway).
+    Standby,
 }
 
 /// Why a carrier's mode was chosen.

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -20,7 +21,8 @@ use tokio::time::timeout;
 use super::connection::CLIENT_TIMEOUT;
 use super::control::Control;
 use super::{
-    AdminError, ErrorCode, FlowPage, FlowsQuery, PathChange, Scheduler, UserPage, UsersQuery,
+    AdminError, DRAIN_S_MAX, Drain, DrainState, ErrorCode, FlowPage, FlowsQuery, PathChange,
+    Scheduler, UserPage, UsersQuery,
 };
 
 /// The maximum size of a request's body, in bytes.
@@ -30,7 +32,7 @@ pub(super) const BODY_MAX: usize = 16 * 1024;
 pub(super) const READERS_MAX: usize = 16;
 
 /// The address and the methods of each route. `docs/openapi.json` has the same.
-pub(super) fn routes<C: Tables>() -> [(&'static str, MethodRouter<Arc<Control<C>>>); 9] {
+pub(super) fn routes<C: Tables>() -> [(&'static str, MethodRouter<Arc<Control<C>>>); 10] {
     [
         ("/v1/status", get(status::<C>)),
         ("/v1/paths", get(paths::<C>)),
@@ -39,6 +41,7 @@ pub(super) fn routes<C: Tables>() -> [(&'static str, MethodRouter<Arc<Control<C>
         ("/v1/users", get(users::<C>)),
         ("/v1/scheduler", put(set_scheduler::<C>)),
         ("/v1/linkdb", get(linkdb::<C>)),
+        ("/v1/drain", post(drain::<C>)),
         ("/v1/reload", post(reload::<C>)),
         ("/v1/events", get(events::<C>)),
     ]
@@ -127,6 +130,15 @@ async fn set_scheduler<C: Tables>(State(control): Shared<C>, body: Body) -> Json
     let scheduler: Scheduler = parse(&read(body).await?)?;
     control.set_scheduler(scheduler.chain.clone()).await?;
     Ok(Json(scheduler))
+}
+
+async fn drain<C: Tables>(State(control): Shared<C>, body: Body) -> JsonResult<DrainState> {
+    let body = read(body).await?;
+    let Drain { limit_s } = parse(if body.is_empty() { b"{}" } else { &body })?;
+    if !(1..=DRAIN_S_MAX).contains(&limit_s) {
+        return Err(bad_request(format!("limit_s is not between 1 and {DRAIN_S_MAX}")));
+    }
+    control.drain(Duration::from_secs(limit_s)).await.map(Json)
 }
 
 async fn reload<C: Tables>(State(control): Shared<C>, body: Body) -> JsonResult<super::Reloaded> {

@@ -72,8 +72,71 @@ pub struct Snapshot {
     pub legs: u64,
     /// The tunnels of all carriers.
     pub tunnels: TunnelCounts,
-    /// The sessions; a gateway has one at most.
+    /// The sessions; a gateway has at most one with each of its clouds.
     pub sessions: Vec<SessionState>,
+    /// The clouds in order of priority (gateway; else none).
+    #[serde(default)]
+    pub clouds: Vec<CloudState>,
+    /// The drain, if there is one (cloud).
+    #[serde(default)]
+    pub drain: Option<DrainState>,
+}
+
+/// A cloud of a gateway.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CloudState {
+    /// The name in its certificate.
+    pub name: String,
+    /// Its place in the configuration, from 1; less is preferred.
+    pub priority: u64,
+    /// Whether new flows go to it.
+    pub current: bool,
+    /// Its state.
+    pub state: CloudPhase,
+    /// Open flows.
+    pub flows: u64,
+}
+
+/// The state of a cloud of a gateway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CloudPhase {
+    /// Its session has a path that makes progress.
+    Up,
+    /// It is wanted, and there is no such path.
+    Down,
+    /// It opens no more flows.
+    GoingAway,
+    /// It is not connected, because a preferred one serves.
+    Standby,
+}
+
+/// The drain of a cloud: also the answer of `POST /v1/drain`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DrainState {
+    /// Open flows; the daemon ends with the last one.
+    pub flows: u64,
+    /// When it ends at the latest, in seconds from now.
+    pub ends_in_s: f64,
+}
+
+/// The body of `POST /v1/drain`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Drain {
+    /// When the remaining flows are reset, in seconds: 1 to [`DRAIN_S_MAX`], default
+    /// [`DRAIN_S`].
+    #[serde(default = "drain_s")]
+    pub limit_s: u64,
+}
+
+/// The default of [`Drain::limit_s`]: 5 min.
+pub const DRAIN_S: u64 = 300;
+/// The maximum of [`Drain::limit_s`]: a day.
+pub const DRAIN_S_MAX: u64 = 86_400;
+
+fn drain_s() -> u64 {
+    DRAIN_S
 }
 
 /// Tunnels by what became of them.

@@ -40,6 +40,8 @@ enum Command {
     Path(admin::PathOrder),
     /// Change the scheduler of a running daemon
     Scheduler(admin::SetScheduler),
+    /// Let the flows of a running cloud end, and end it
+    Drain(admin::DrainOrder),
     /// Reload the configuration of a running daemon
     Reload(admin::Connection),
     /// Show the events of a running daemon
@@ -72,6 +74,7 @@ pub fn run() -> ExitCode {
         Command::Paths(arguments) => admin::paths(&arguments, &mut out),
         Command::Path(order) => admin::path(order, &mut out),
         Command::Scheduler(arguments) => admin::scheduler(arguments, &mut out),
+        Command::Drain(arguments) => admin::drain(&arguments, &mut out),
         Command::Reload(connection) => admin::reload(&connection, &mut out),
         Command::Events(arguments) => admin::events(&arguments, &mut out),
         Command::Flows(arguments) => lists::flows(&arguments, &mut out),

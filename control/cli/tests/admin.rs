@@ -15,9 +15,9 @@ use std::time::Duration;
 use mio::{Events, Poll, Token, Waker};
 use polyrail_admin::metrics::MetricsSnapshot;
 use polyrail_admin::{
-    AdminCommand, AdminError, AdminEvent, AdminOptions, CapLevel, CapState, FlowPage, FlowPhase,
-    FlowState, LinkDbProbe, PathChange, PathCounters, PathPhase, PathState, RefusedCounts,
-    Snapshot, StartOptions, Timestamp, UserPage, UserState,
+    AdminCommand, AdminError, AdminEvent, AdminOptions, CapLevel, CapState, CloudPhase, CloudState,
+    DrainState, FlowPage, FlowPhase, FlowState, LinkDbProbe, PathChange, PathCounters, PathPhase,
+    PathState, RefusedCounts, Snapshot, StartOptions, Timestamp, UserPage, UserState,
 };
 use polyrail_config::{CarrierRole, GatewayConfig, GatewayTables, Mode, Overrides};
 use polyrail_identity::{Authority, IssueRequest, NodeRole};
@@ -118,7 +118,9 @@ impl Drop for Daemon {
 
 fn answer(command: AdminCommand<GatewayTables>, mode: &mut Mode) {
     match command {
-        AdminCommand::Status(reply) => reply.send(Snapshot::default()),
+        AdminCommand::Status(reply) => {
+            reply.send(Snapshot { clouds: clouds(), ..Snapshot::default() })
+        }
         AdminCommand::Paths(reply) => reply.send(vec![path(*mode)]),
         AdminCommand::Flows { query, reply } => {
             // At most two flows in an answer, as a data plane that examines few.
@@ -144,6 +146,9 @@ fn answer(command: AdminCommand<GatewayTables>, mode: &mut Mode) {
         }
         AdminCommand::SetScheduler { reply, .. } => reply.send(()),
         AdminCommand::Reload { reply, .. } => reply.send(Ok(Vec::new())),
+        AdminCommand::Drain { limit, reply } => {
+            reply.send(Ok(DrainState { flows: 2, ends_in_s: limit.as_secs_f64() }));
+        }
         AdminCommand::Links(_) | AdminCommand::Usage(_) => {}
     }
 }
@@ -205,6 +210,17 @@ fn user() -> UserState {
     }
 }
 
+fn clouds() -> Vec<CloudState> {
+    let cloud = |(name, priority, state): (&str, u64, CloudPhase)| CloudState {
+        name: name.to_owned(),
+        priority,
+        current: priority == 2,
+        state,
+        flows: priority,
+    };
+    [("c", 1, CloudPhase::GoingAway), ("d", 2, CloudPhase::Up)].map(cloud).to_vec()
+}
+
 fn path(configured_mode: Mode) -> PathState {
     PathState {
         name: "a".to_owned(),
@@ -258,6 +274,8 @@ fn operator_inspects_and_changes_paths() {
     let text = daemon.fine("status");
     assert!(text.starts_with("polyrail-gateway 0.1.0, process "), "{text}");
     assert!(text.contains("gateway.toml, read 2") && text.contains("no session"), "{text}");
+    assert!(text.contains("cloud 1        c: going away, flows: 1\n"), "{text}");
+    assert!(text.contains("cloud 2        d: up, current, flows: 2\n"), "{text}");
     let text = daemon.fine("status --json");
     let value: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!((&value["api"], &value["role"]), (&"v1".into(), &"gateway".into()));
@@ -273,6 +291,14 @@ fn operator_inspects_and_changes_paths() {
     assert_eq!(daemon.fine("scheduler min_rtt,redundancy"), "scheduler: min_rtt, redundancy\n");
     daemon.fine("path restart a");
     daemon.fine("path restart a --cell");
+    for (arguments, limit) in [("drain", "5 min 0 s"), ("drain --limit 90s", "1 min 30 s")] {
+        let line =
+            format!("draining       2 flows left; ends with the last one, at most in {limit}\n");
+        assert_eq!(daemon.fine(arguments), line);
+    }
+    for limit in ["0s", "25h", "soon", "500ms"] {
+        assert_eq!(daemon.polyrail(&format!("drain --limit {limit}")).0, 2, "{limit}");
+    }
     let text = daemon.fine("paths a");
     assert!(text.contains("primary, over any interface, to c; no interface since 2"), "{text}");
 

@@ -115,9 +115,10 @@ fn gateway(config: &GatewayConfig) -> CheckReport {
     inputs.extend(config.intercept.as_ref().map(|_| "interception"));
     inputs.extend(config.dns.as_ref().map(|_| "DNS"));
     inputs.extend(config.socks5.as_ref().map(|_| "SOCKS5"));
+    let clouds: Vec<_> = config.clouds().map(|name| format!("\"{name}\"")).collect();
     let summary = format!(
-        "a gateway to the cloud \"{}\" over {}; users connect by {}",
-        config.cloud.name,
+        "a gateway to the cloud {} over {}; users connect by {}",
+        clouds.join(", else "),
         usable.join(", "),
         inputs.join(", ")
     );

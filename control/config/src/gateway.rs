@@ -57,6 +57,9 @@ pub struct GatewayTables {
 /// The most carriers of one gateway.
 pub const CARRIERS_MAX: usize = 16;
 
+/// The most clouds of one gateway.
+pub const CLOUDS_MAX: usize = 8;
+
 /// `[cloud]`: the proxy at the other end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -65,6 +68,21 @@ pub struct CloudPeer {
     #[serde(deserialize_with = "identity", serialize_with = "displayed")]
     pub name: Identity,
     /// Where it listens, in order of preference; 1 to 8.
+    #[serde(deserialize_with = "list::<_, PeerAddress, _, 1, 8>")]
+    pub addresses: Vec<SocketAddr>,
+    /// The clouds to use while it does not answer, in order of preference; by default none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub standby: Vec<StandbyCloud>,
+}
+
+/// `[[cloud.standby]]`: a cloud for when those before it do not answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StandbyCloud {
+    /// The name that its certificate must state.
+    #[serde(deserialize_with = "identity", serialize_with = "displayed")]
+    pub name: Identity,
+    /// Where it listens, over each carrier; 1 to 8.
     #[serde(deserialize_with = "list::<_, PeerAddress, _, 1, 8>")]
     pub addresses: Vec<SocketAddr>,
 }
@@ -116,9 +134,34 @@ impl GatewayConfig {
 }
 
 impl GatewayTables {
-    /// The cloud's addresses over `carrier`: its own, else the common ones.
-    pub fn addresses<'a>(&'a self, carrier: &'a CarrierConfig) -> &'a [SocketAddr] {
-        carrier.addresses.as_deref().unwrap_or(&self.cloud.addresses)
+    /// The names of the clouds in order of preference; at least one.
+    pub fn clouds(&self) -> impl Iterator<Item = &Identity> {
+        let standby = self.cloud.standby.iter().map(|cloud| &cloud.name);
+        std::iter::once(&self.cloud.name).chain(standby)
+    }
+
+    /// The addresses of a cloud, by its place in [`GatewayTables::clouds`], over `carrier`: those
+    /// of the carrier are of the first cloud.
+    pub fn addresses<'a>(&'a self, cloud: usize, carrier: &'a CarrierConfig) -> &'a [SocketAddr] {
+        match cloud.checked_sub(1).and_then(|place| self.cloud.standby.get(place)) {
+            Some(standby) => &standby.addresses,
+            None => carrier.addresses.as_deref().unwrap_or(&self.cloud.addresses),
+        }
+    }
+
+    fn cloud_rules(&self) -> Result<(), Broken> {
+        let count = self.clouds().count();
+        if count > CLOUDS_MAX {
+            let reason = format!("{} entries; at most {} are allowed", count - 1, CLOUDS_MAX - 1);
+            return Err(Broken::new("cloud.standby", reason));
+        }
+        for (index, name) in self.clouds().enumerate().skip(1) {
+            if self.clouds().take(index).any(|other| other == name) {
+                let reason = format!("another cloud is already named \"{name}\"");
+                return Err(Broken::new(format!("cloud.standby[{index}].name"), reason));
+            }
+        }
+        Ok(())
     }
 
     fn carrier_rules(&self) -> Result<(), Broken> {
@@ -134,19 +177,29 @@ impl GatewayTables {
                 let reason = format!("another carrier is already named \"{}\"", carrier.name);
                 return Err(Broken::new(format!("{key}.name"), reason));
             }
-            let reaches = |ip: IpAddr| {
-                self.addresses(carrier).iter().any(|address| address.is_ipv4() == ip.is_ipv4())
+            let reaches = |cloud: usize, ip: IpAddr| {
+                let addresses = self.addresses(cloud, carrier);
+                addresses.iter().any(|address| address.is_ipv4() == ip.is_ipv4())
             };
-            if carrier.source.is_some_and(|ip| !reaches(ip)) {
-                let reason = "no address of the cloud is of this address's family";
-                return Err(Broken::new(format!("{key}.source"), reason));
+            for (place, cloud) in self.clouds().enumerate() {
+                if carrier.source.is_some_and(|ip| !reaches(place, ip)) {
+                    let reason =
+                        format!("no address of the cloud \"{cloud}\" is of this address's family");
+                    return Err(Broken::new(format!("{key}.source"), reason));
+                }
             }
             let CarrierConfig { interface, source, addresses, .. } = carrier;
-            let is_bound = interface.is_some() || source.is_some() || addresses.is_some();
+            let apart = addresses.is_some() && self.cloud.standby.is_empty();
+            let is_bound = interface.is_some() || source.is_some() || apart;
             if !is_bound && let Some(other) = unbound.replace(carrier) {
+                let or = if self.cloud.standby.is_empty() {
+                    ", a source or addresses"
+                } else {
+                    " or a source"
+                };
                 let reason = format!(
-                    "neither this carrier nor \"{}\" has an interface, a source or addresses: \
-                     both would take the same way",
+                    "neither this carrier nor \"{}\" has an interface{or}: both would take the \
+                     same way",
                     other.name
                 );
                 return Err(Broken::new(key, reason));
@@ -204,6 +257,7 @@ impl Tables for GatewayTables {
     const NEEDS_RESTART: &'static [&'static str] = &[
         "admin",
         "cloud.name",
+        "cloud.standby",
         "dns.port",
         "intercept",
         "linkdb.path",
@@ -229,6 +283,7 @@ impl Tables for GatewayTables {
     }
 
     fn rules(&self, common: &Common) -> Result<(), Broken> {
+        self.cloud_rules()?;
         self.carrier_rules()?;
         if self.intercept.is_none() && self.socks5.is_none() {
             let reason = "the gateway has no users: add [intercept], [socks5] or both";

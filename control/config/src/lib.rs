@@ -38,7 +38,9 @@ pub use common::{
 };
 pub use document::{Config, FILE_MAX, Tables};
 pub use error::{ConfigError, Problem};
-pub use gateway::{CARRIERS_MAX, CloudPeer, GatewayConfig, GatewayTables, Restart, Usage};
+pub use gateway::{
+    CARRIERS_MAX, CLOUDS_MAX, CloudPeer, GatewayConfig, GatewayTables, Restart, StandbyCloud, Usage,
+};
 pub use groups::{GROUPS_MAX, GroupConfig};
 pub use intercept::{Intercept, OnExit, OtherTraffic, Ports, PrivateTraffic, UdpTraffic};
 pub use linkdb::{EVENTS_MAX, LinkDbConfig};
@@ -50,3 +52,4 @@ pub use page::PageConfig;
 pub use polyrail_scheduler::ChainSpec;
 pub use telemetry::TelemetryConfig;
 pub use users::{Dns, Socks5, SocksReply, UserKey, Users};
+pub use values::parse_duration;

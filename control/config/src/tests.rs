@@ -70,7 +70,7 @@ fn gateway_defaults_are_as_documented() {
     assert!(!carrier.metered && carrier.usable());
     assert_eq!((carrier.qlog.as_ref(), carrier.modem.as_ref(), carrier.mode), (None, None, None));
     assert_eq!((carrier.congestion.as_str(), carrier.role), ("bbr", CarrierRole::Primary));
-    assert_eq!(own.addresses(carrier), own.cloud.addresses);
+    assert_eq!(own.addresses(0, carrier), own.cloud.addresses);
     let interval = Duration::from_millis(100);
     let restart = Restart { enabled: true, early_data: true, attempts_max: 3, interval };
     assert_eq!(own.restart, restart);
@@ -223,13 +223,15 @@ fn units_restart_a_failed_or_hanging_daemon_without_limit() {
         for setting in [
             "StartLimitIntervalSec=0",
             "Type=notify",
-            "Restart=always",
             "RestartSec=1",
             "WatchdogSec=10",
             "KillMode=mixed",
         ] {
             assert!(text.lines().any(|line| line == setting), "{unit}: {setting}");
         }
+        // A cloud that was drained ends in success and stays ended.
+        let restart = if unit.contains("cloud") { "on-failure" } else { "always" };
+        assert!(text.contains(&format!("\nRestart={restart}\n")), "{unit}");
     }
 }
 
@@ -447,6 +449,44 @@ fn interception_is_checked() {
 }
 
 #[test]
+fn standby_clouds_have_names_and_addresses_of_their_own() {
+    let standby = |name: &str, address: &str| {
+        format!("[[cloud.standby]]\nname = \"{name}\"\naddresses = [\"{address}\"]\n")
+    };
+    let with = |more: &str, carrier: &str| {
+        let text = GATEWAY.replacen("interface = \"wwan0\"", carrier, 1);
+        gateway(&text.replacen("[socks5]", &format!("{more}[socks5]"), 1))
+    };
+    let (two, three) = (standby("two", "192.0.2.2:4433"), standby("three", "[2001:db8::3]:4433"));
+    let own = "interface = \"wwan0\"\naddresses = [\"192.0.2.9:4433\"]";
+    let config = with(&format!("{two}{three}"), own).unwrap();
+    let names: Vec<_> = config.clouds().map(ToString::to_string).collect();
+    assert_eq!(names, ["cloud", "two", "three"]);
+    let carrier = &config.carriers[0];
+    let shown = |cloud| config.addresses(cloud, carrier)[0].to_string();
+    assert_eq!([shown(0), shown(1)], ["192.0.2.9:4433", "192.0.2.2:4433"]);
+    let unbound = "addresses = [\"192.0.2.8:4433\"]\n[[carrier]]\nname = \"z\"";
+    with("", unbound).unwrap();
+    let rows = [
+        (standby("cloud", "192.0.2.2:4433"), own, "cloud.standby[1].name", "already named"),
+        (format!("{two}{two}"), own, "cloud.standby[2].name", "already named"),
+        (standby("two", "192.0.2.2"), own, "cloud.standby[1].addresses[1]", "with a port"),
+        (
+            (1..=8).map(|i| standby(&format!("c{i}"), "192.0.2.2:1")).collect(),
+            own,
+            "cloud.standby",
+            "8 entries; at most 7",
+        ),
+        (three, "source = \"192.0.2.77\"", "carrier[1].source", "the cloud \"three\""),
+        (two, unbound, "carrier[2]", "an interface or a source: both"),
+    ];
+    for (more, carrier, key, reason) in rows {
+        let found = problem(with(&more, carrier));
+        assert!(found.key == key && found.reason.contains(reason), "{found}");
+    }
+}
+
+#[test]
 fn missing_tables_and_sources_of_users_are_named() {
     let text = GATEWAY.replacen("[socks5]\nlisten = [\"127.0.0.1:1080\"]\n", "", 1);
     assert!(problem(gateway(&text)).reason.contains("add [intercept], [socks5]"));
@@ -565,14 +605,14 @@ fn reference_has_every_key() {
         let quoted = format!("`{key}`");
         rows.iter().any(|row| row.split('|').nth(1).is_some_and(|cell| cell.contains(&quoted)))
     };
-    let tables = "cloud restart intercept dns socks5 users telemetry log tls session scheduler \
-                  udp admin metrics linkdb page carrier group usage access dial tunnel";
+    let tables = "cloud cloud.standby restart intercept dns socks5 users telemetry log tls session \
+                  scheduler udp admin metrics linkdb page carrier group usage access dial tunnel";
     let tables: Vec<_> = tables.split_whitespace().collect();
     let mut count = 0;
     for table in std::iter::once("").chain(tables.iter().copied()) {
         let text = match table {
             "" => "x = 1\n".to_owned(),
-            "carrier" | "group" => format!("[[{table}]]\nx = 1\n"),
+            list @ ("carrier" | "cloud.standby" | "group") => format!("[[{list}]]\nx = 1\n"),
             table => format!("[{table}]\nx = 1\n"),
         };
         let tls = if table == "tls" {

@@ -277,7 +277,7 @@ fn prefix(text: &str) -> Result<IpNet, String> {
 }
 
 /// Reads `5ms`, `120s`, `2m` or `1h`: a whole number and a unit.
-fn parse_duration(text: &str) -> Option<Duration> {
+pub fn parse_duration(text: &str) -> Option<Duration> {
     let text = text.trim();
     let split = text.find(|c: char| !c.is_ascii_digit())?;
     let (number, unit) = text.split_at(split);

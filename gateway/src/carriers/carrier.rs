@@ -11,18 +11,23 @@ use polyrail_session::TunnelKey;
 use polyrail_tunnel::tls::SEGMENT_SHORT;
 use polyrail_tunnel::{CarrierSpec, CloseReason, SocketOptions, Tunnel};
 
-use super::Clients;
 use super::links::Links;
 use super::policy::{
     Action, AttemptId, Ending, EndingKind, Link, Pace, Policy, Reading, Rtt, Start,
 };
 use super::wishes::Wishes;
+use super::{Clients, Effort};
 
 #[derive(Debug)]
 pub(super) struct Carrier {
     pub(super) config: CarrierConfig,
     pub(super) policy: Policy,
     pub(super) wishes: Wishes,
+    /// Its name for operators: with the name of the cloud, unless that is the first one.
+    title: String,
+    /// The cloud's place in the configuration.
+    cloud: usize,
+    effort: Effort,
     /// How the session uses its paths.
     wish: PathWish,
     /// The configured mode.
@@ -42,14 +47,27 @@ pub(super) struct Carrier {
 }
 
 impl Carrier {
-    pub(super) fn new(config: &GatewayConfig, carrier: &CarrierConfig, seed: u64) -> Self {
+    pub(super) fn new(
+        config: &GatewayConfig,
+        cloud: usize,
+        carrier: &CarrierConfig,
+        seed: u64,
+    ) -> Self {
         let mode = config.carrier_mode(carrier);
-        let addresses = addresses(config, carrier);
+        let addresses = addresses(config, cloud, carrier);
         let wishes = Wishes::default();
         let (restart, frugal) = (config.restart.clone(), wishes.is_frugal(carrier));
-        let pace = Pace { restart, frugal };
+        let pace = Pace { restart, frugal, probing: false };
         let policy = Policy::new(pace, carrier.usable(), mode, addresses, seed);
+        let name = &carrier.name;
+        let title = match config.clouds().nth(cloud).filter(|_| cloud > 0) {
+            Some(cloud) => format!("{cloud}:{name}"),
+            None => name.to_string(),
+        };
         Self {
+            title,
+            cloud,
+            effort: Effort::Full,
             spec: spec(carrier),
             config: carrier.clone(),
             policy,
@@ -66,12 +84,41 @@ impl Carrier {
     }
 
     pub(super) fn name(&self) -> &str {
-        &self.spec.name
+        &self.title
     }
 
     /// Whether the operator wants it used.
     pub(super) fn is_enabled(&self) -> bool {
         self.wishes.is_enabled(&self.config)
+    }
+
+    pub(super) fn effort(&self) -> Effort {
+        self.effort
+    }
+
+    /// Whether it may be used, and its traffic costs nothing.
+    pub(super) fn is_free(&self) -> bool {
+        let (wishes, config) = (&self.wishes, &self.config);
+        wishes.is_usable(config) && !wishes.is_frugal(config) && self.policy.has_link()
+    }
+
+    /// Sets how much it tries to reach its cloud.
+    pub(super) fn set_effort(&mut self, now: Instant, effort: Effort) {
+        let before = std::mem::replace(&mut self.effort, effort);
+        if before == effort {
+            return;
+        }
+        self.policy.set_probing(effort == Effort::Probe);
+        self.enable(now);
+        if (before, effort) == (Effort::Probe, Effort::Full) {
+            self.policy.hurry(now);
+        }
+    }
+
+    /// Has connections only if the operator wants it used, and its cloud is needed.
+    fn enable(&mut self, now: Instant) {
+        let usable = self.wishes.is_usable(&self.config) && self.effort != Effort::Off;
+        self.policy.set_enabled(now, usable);
     }
 
     /// The policy's id of a tunnel of this carrier.
@@ -139,15 +186,17 @@ impl Carrier {
         }
     }
 
-    /// Applies the operator's wishes, and reports how far its cap is used.
+    /// Applies the operator's wishes, and reports how far its cap is used. The cap is of all clouds
+    /// together, so the carrier to the first one reports it.
     fn follow_wishes(&mut self, now: Instant, relay: &mut Relay, events: &mut Vec<AdminEvent>) {
-        self.policy.set_enabled(now, self.wishes.is_usable(&self.config));
+        self.enable(now);
         self.policy.set_frugal(self.wishes.is_frugal(&self.config));
         let wish = self.wishes.path_wish(&self.config);
         if std::mem::replace(&mut self.wish, wish) != wish {
             relay.set_wish(now, &self.spec.name, wish);
         }
-        if let Some((before, level)) = self.wishes.news(&self.config) {
+        let news = self.wishes.news(&self.config);
+        if let Some((before, level)) = news.filter(|_| self.cloud == 0) {
             self.tell_cap(before, level, events);
         }
     }
@@ -155,7 +204,7 @@ impl Carrier {
     /// Takes an operator's change.
     pub(super) fn change(&mut self, now: Instant, change: &PathChange) {
         self.wishes.change(change);
-        self.policy.set_enabled(now, self.wishes.is_usable(&self.config));
+        self.enable(now);
         if let Some(mode) = change.mode {
             self.policy.set_mode(now, mode);
         }
@@ -181,8 +230,8 @@ impl Carrier {
             self.policy.set_mode(now, mode);
         }
         self.wishes.reload(&old, new);
-        self.policy.set_enabled(now, self.wishes.is_usable(new));
-        self.policy.set_addresses(now, addresses(config, new));
+        self.enable(now);
+        self.policy.set_addresses(now, addresses(config, self.cloud, new));
         // The keys that only a fresh connection applies.
         let of_connections =
             |carrier: &CarrierConfig| (carrier.congestion.clone(), carrier.qlog.clone());
@@ -334,12 +383,12 @@ fn spec(carrier: &CarrierConfig) -> CarrierSpec {
     }
 }
 
-/// The cloud's addresses of the families that the carrier can use.
-fn addresses(config: &GatewayConfig, carrier: &CarrierConfig) -> Vec<SocketAddr> {
+/// The addresses of a cloud of the families that the carrier can use.
+fn addresses(config: &GatewayConfig, cloud: usize, carrier: &CarrierConfig) -> Vec<SocketAddr> {
     let fits = |address: &&SocketAddr| {
         carrier.source.is_none_or(|source| source.is_ipv4() == address.is_ipv4())
     };
-    config.addresses(carrier).iter().filter(fits).copied().collect()
+    config.addresses(cloud, carrier).iter().filter(fits).copied().collect()
 }
 
 /// How long new connections use short segments (PMTU_RAISE_TIMER, RFC 8899 5.1.1).

@@ -32,15 +32,30 @@ use self::carrier::Carrier;
 use self::links::Links;
 use self::policy::{AttemptId, Cause};
 
-/// All carriers of this gateway.
+/// All carriers of this gateway, on the way to one cloud.
 #[derive(Debug)]
 pub struct Carriers {
+    /// The name of the cloud, and its place in the configuration.
+    cloud: (Identity, usize),
+    effort: Effort,
     clients: Clients,
     carriers: Vec<Carrier>,
     links: Links,
     /// Events for operators.
     events: Vec<AdminEvent>,
     seed: u64,
+}
+
+/// How much a gateway tries to reach a cloud.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effort {
+    /// There are no connections.
+    Off,
+    /// A connection is attempted now and then, to notice that the cloud is back; not over metered
+    /// and backup carriers while there are others.
+    Probe,
+    /// Every carrier is connected.
+    Full,
 }
 
 /// Opens connections in both modes.
@@ -76,13 +91,48 @@ impl Clients {
 }
 
 impl Carriers {
-    /// The carriers of the configuration; usable carriers start to connect at the first turn.
-    pub(crate) fn new(config: &GatewayConfig, clients: Clients, seed: u64) -> Self {
+    /// The carriers of the configuration to the cloud `name` at this place; usable carriers start
+    /// to connect at the first turn.
+    pub(crate) fn new(
+        config: &GatewayConfig,
+        (name, place): (&Identity, usize),
+        clients: Clients,
+        seed: u64,
+    ) -> Self {
         let seeds = (0..).map(|place: u64| seed.wrapping_add(place << 8));
         let carriers = config.carriers.iter().zip(seeds);
-        let carriers =
-            carriers.map(|(carrier, seed)| Carrier::new(config, carrier, seed)).collect();
-        Self { clients, carriers, links: Links::default(), events: Vec::new(), seed }
+        let carriers = carriers.map(|(one, seed)| Carrier::new(config, place, one, seed)).collect();
+        Self {
+            cloud: (name.clone(), place),
+            effort: Effort::Full,
+            clients,
+            carriers,
+            links: Links::default(),
+            events: Vec::new(),
+            seed,
+        }
+    }
+
+    /// Sets how much the carriers try to reach the cloud.
+    pub(crate) fn set_effort(&mut self, now: Instant, effort: Effort) {
+        if self.effort != effort {
+            self.effort = effort;
+            self.share_effort(now);
+        }
+    }
+
+    /// Begins all searches afresh.
+    pub(crate) fn hurry(&mut self, now: Instant) {
+        self.carriers.iter_mut().for_each(|carrier| carrier.policy.hurry(now));
+    }
+
+    fn share_effort(&mut self, now: Instant) {
+        let free = self.carriers.iter().any(Carrier::is_free);
+        for carrier in &mut self.carriers {
+            let spared = self.effort == Effort::Probe && free && !carrier.is_free();
+            let effort = if spared { Effort::Off } else { self.effort };
+            carrier.set_effort(now, effort);
+        }
     }
 
     /// Handles everything that is due.
@@ -182,7 +232,7 @@ impl Carriers {
 
     /// The modem of a carrier found a cell after it had none.
     pub(crate) fn on_found_cell(&mut self, now: Instant, name: &str) {
-        if let Some(carrier) = self.carriers.iter_mut().find(|carrier| carrier.name() == name) {
+        if let Some(carrier) = self.named(name) {
             carrier.policy.on_found_cell(now);
         }
     }
@@ -193,25 +243,31 @@ impl Carriers {
         for carrier in &mut self.carriers {
             carrier.look_at(now, &self.links);
         }
+        self.share_effort(now);
+    }
+
+    fn named(&mut self, name: &str) -> Option<&mut Carrier> {
+        self.carriers.iter_mut().find(|carrier| carrier.config.name.as_str() == name)
     }
 
     /// All carriers as operators see them.
     pub(crate) fn states(&self, now: Instant, relay: &Relay) -> Vec<PathState> {
         let survey = Survey::new(now, relay);
         let carried = relay.traffic();
-        self.carriers.iter().map(|carrier| carrier.state(now, &survey, &carried)).collect()
+        let state = |carrier: &Carrier| carrier.state(now, &survey, &carried, &self.cloud.0);
+        self.carriers.iter().map(state).collect()
     }
 
     /// Whether a carrier is up, or has been down for less than [`DOWN_GRACE`]; `None` if it is
-    /// disabled or unknown.
+    /// disabled, unknown, or not needed.
     pub(crate) fn serves(&self, now: Instant, name: &str) -> Option<bool> {
-        let carrier = self.carriers.iter().find(|carrier| carrier.name() == name)?;
+        let carrier = self.carriers.iter().find(|one| one.config.name.as_str() == name)?;
         let (phase, since) = carrier.policy.phase().unwrap_or((PathPhase::Down, now));
         match phase {
             PathPhase::Up | PathPhase::Stalled => Some(true),
             PathPhase::Down => Some(now.saturating_duration_since(since) < DOWN_GRACE),
             PathPhase::NoInterface => Some(false),
-            PathPhase::Disabled | PathPhase::Capped => None,
+            PathPhase::Disabled | PathPhase::Capped | PathPhase::Standby => None,
         }
     }
 
@@ -226,7 +282,7 @@ impl Carriers {
         name: &str,
         change: &PathChange,
     ) -> Result<(), AdminError> {
-        let place = self.carriers.iter().position(|carrier| carrier.name() == name);
+        let place = self.carriers.iter().position(|carrier| carrier.config.name.as_str() == name);
         let Some(place) = place else { return Err(AdminError::unknown_path(name)) };
         self.check(&self.carriers[place], change)?;
         let carrier = &mut self.carriers[place];
@@ -238,6 +294,7 @@ impl Carriers {
             };
             carrier.policy.renew(now, cause);
         }
+        self.share_effort(now);
         Ok(())
     }
 
@@ -245,7 +302,7 @@ impl Carriers {
     fn check(&self, carrier: &Carrier, change: &PathChange) -> Result<(), AdminError> {
         let role = change.role.unwrap_or(carrier.wishes.role(&carrier.config));
         if change.enabled == Some(true) && role == CarrierRole::Never {
-            let key = format!("carrier.{}.role", carrier.name());
+            let key = format!("carrier.{}.role", carrier.config.name);
             return Err(AdminError::refused("its role is \"never\"").about_key(key));
         }
         let enabled = change.enabled.unwrap_or(carrier.is_enabled() || change.role.is_some());
@@ -269,18 +326,20 @@ impl Carriers {
         let metered = |carrier: &Carrier| {
             let cap = carrier.wishes.cap(&carrier.config)?;
             let interface = carrier.config.interface.as_ref()?.to_string();
-            let (carrier, reset_day) = (carrier.name().to_owned(), cap.reset_day);
+            let (carrier, reset_day) = (carrier.config.name.to_string(), cap.reset_day);
             Some(Metered { carrier, interface, reset_day })
         };
         self.carriers.iter().filter_map(metered).collect()
     }
 
     /// Takes the data that carriers with a cap have used.
-    pub(crate) fn on_usage(&mut self, usage: Vec<DataUsage>) {
+    pub(crate) fn on_usage(&mut self, now: Instant, usage: &[DataUsage]) {
         for usage in usage {
-            let carrier = self.carriers.iter_mut().find(|one| one.name() == usage.carrier);
-            carrier.into_iter().for_each(|carrier| carrier.wishes.take(usage.clone()));
+            if let Some(carrier) = self.named(&usage.carrier) {
+                carrier.wishes.take(usage.clone());
+            }
         }
+        self.share_effort(now);
     }
 
     /// Uses another certificate for new connections.
@@ -319,11 +378,12 @@ impl Carriers {
         for carrier in &mut self.carriers {
             carrier.look_at(now, &self.links);
         }
+        self.share_effort(now);
     }
 
     fn add(&mut self, config: &GatewayConfig, wanted: &CarrierConfig) {
         self.seed = self.seed.wrapping_add(1 << 16);
-        self.carriers.push(Carrier::new(config, wanted, self.seed));
+        self.carriers.push(Carrier::new(config, self.cloud.1, wanted, self.seed));
     }
 
     fn of(&mut self, tunnel: TunnelKey) -> Option<(&mut Carrier, AttemptId)> {

@@ -8,6 +8,7 @@ use polyrail_daemon::Survey;
 use polyrail_model::{Bitrate, Identity};
 use polyrail_relay::Traffic;
 
+use super::Effort;
 use super::carrier::Carrier;
 
 impl Carrier {
@@ -16,6 +17,7 @@ impl Carrier {
         now: Instant,
         survey: &Survey<'_>,
         carried: &BTreeMap<(Option<Identity>, String), Traffic>,
+        cloud: &Identity,
     ) -> PathState {
         let name = self.name().to_owned();
         let mut connections = survey.connections(self.tunnels());
@@ -24,13 +26,16 @@ impl Carrier {
         connections.sort_by_key(|connection| Some(connection.id) != in_use);
         let first = connections.first().filter(|connection| Some(connection.id) == in_use);
         let (phase, since) = self.policy.phase().unwrap_or((PathPhase::Down, now));
-        let is_capped = phase == PathPhase::Disabled
-            && self.is_enabled()
-            && self.wishes.is_capped(&self.config);
-        let peer = survey.sessions().iter().find_map(|session| session.peer.as_ref());
+        let state = match phase {
+            PathPhase::Disabled if self.is_enabled() && self.wishes.is_capped(&self.config) => {
+                PathPhase::Capped
+            }
+            _ if self.is_enabled() && self.effort() == Effort::Off => PathPhase::Standby,
+            phase => phase,
+        };
         PathState {
-            carrier: name.clone(),
-            peer: peer.map(ToString::to_string),
+            carrier: self.config.name.to_string(),
+            peer: Some(cloud.to_string()),
             enabled: self.is_enabled(),
             role: self.wishes.role(&self.config),
             rate_limit_bits_per_s: self.wishes.rate_limit(&self.config).map(Bitrate::as_bps),
@@ -38,7 +43,7 @@ impl Carrier {
             interface: self.config.interface.as_ref().map(ToString::to_string),
             configured_mode: self.policy.mode(),
             mode: first.map(|connection| connection.mode),
-            state: if is_capped { PathPhase::Capped } else { phase },
+            state,
             since: moment(now, since),
             decision: self.policy.decision().map(|decision| ModeDecision {
                 mode: decision.mode,
@@ -50,7 +55,7 @@ impl Carrier {
                 since: moment(now, demotion.since),
                 retry_in_s: demotion.retry_at.saturating_duration_since(now).as_secs_f64(),
             }),
-            counters: self.counters(carried),
+            counters: self.counters(carried, cloud),
             local_address: first.and_then(|connection| connection.local_address),
             peer_address: first.and_then(|connection| connection.peer_address),
             link: first.and_then(|connection| connection.link),
@@ -59,9 +64,16 @@ impl Carrier {
         }
     }
 
-    fn counters(&self, carried: &BTreeMap<(Option<Identity>, String), Traffic>) -> PathCounters {
+    fn counters(
+        &self,
+        carried: &BTreeMap<(Option<Identity>, String), Traffic>,
+        cloud: &Identity,
+    ) -> PathCounters {
         let mut all = Traffic::default();
-        let own = carried.iter().filter(|((_, carrier), _)| carrier == self.name());
+        let own = |of: &(Option<Identity>, String)| {
+            of.0.as_ref().is_none_or(|peer| peer == cloud) && of.1 == self.config.name.as_str()
+        };
+        let own = carried.iter().filter(|(of, _)| own(of));
         own.for_each(|(_, carried)| all.add(carried));
         let Traffic { sent_bytes, received_bytes, sent_packets, lost_packets, .. } = all;
         let policy = self.policy.counters();

@@ -17,7 +17,7 @@ use polyrail_relay::{Relay, RelayEvent, RelaySettings};
 use polyrail_session::{Endpoint, Event, Settings};
 use time::macros::date;
 
-use super::{Carriers, Clients};
+use super::{Carriers, Clients, Effort};
 
 const CONFIG: &str = r#"
 mode = "auto"
@@ -62,7 +62,7 @@ impl World {
         let registry = poll.registry().try_clone().unwrap();
         let endpoint = Endpoint::gateway(Instant::now(), Settings::default(), InstanceId([1; 16]));
         let relay = Relay::new(registry, endpoint, RelaySettings::default());
-        let carriers = Carriers::new(&config, clients, 3);
+        let carriers = Carriers::new(&config, (&config.cloud.name, 0), clients, 3);
         Self { carriers, config, relay, poll, authority, folder }
     }
 
@@ -242,7 +242,7 @@ fn role_cap_and_rate_limit_change_at_run_time() {
         (1_000_000, PathPhase::Capped, CapLevel::Reached),
         (0, PathPhase::Down, CapLevel::Low),
     ] {
-        world.carriers.on_usage(vec![used(bytes)]);
+        world.carriers.on_usage(Instant::now(), &[used(bytes)]);
         world.run(Duration::from_millis(20));
         let state = world.state("b");
         assert_eq!((state.state, state.enabled), (phase, true), "{bytes}");
@@ -308,4 +308,38 @@ fn reload_adds_and_removes_carriers() {
     world.run(Duration::from_millis(100));
     assert_eq!(world.state("a").state, PathPhase::Disabled);
     assert!(world.state("a").connections.is_empty());
+}
+
+#[test]
+fn unneeded_carriers_are_in_standby_and_probes_spare_metered_ones() {
+    let mut world = World::new();
+    world.reload(&CONFIG.replace("\"127.0.0.1\"", "\"127.0.0.1\"\nmetered = true"));
+    world.carriers.set_effort(Instant::now(), Effort::Off);
+    world.run(Duration::from_millis(200));
+    let state = world.state("a");
+    assert_eq!((state.state, state.enabled), (PathPhase::Standby, true));
+    assert_eq!(world.carriers.serves(Instant::now(), "a"), None);
+    assert_eq!(world.relay.tunnel_count(), 0);
+    assert_eq!(world.state("c").state, PathPhase::Disabled, "by its role");
+    // The other carrier is free, as far as is known.
+    let before = state.counters.attempts;
+    world.carriers.set_effort(Instant::now(), Effort::Probe);
+    world.run(Duration::from_millis(600));
+    let [a, b] = ["a", "b"].map(|name| world.state(name));
+    assert_eq!((a.state, a.counters.attempts), (PathPhase::Standby, before));
+    assert!((1..=2).contains(&b.counters.attempts), "{:?}: one of each mode", b.counters);
+    let change = LinkChange {
+        interface: "none0".to_owned(),
+        index: 0,
+        present: false,
+        up: false,
+        addresses: Vec::new(),
+    };
+    world.carriers.on_link(Instant::now(), change);
+    world.run(Duration::from_millis(600));
+    let probes = world.state("a").counters.attempts - before;
+    assert!((1..=2).contains(&probes), "{probes}: there is no other");
+    world.carriers.set_effort(Instant::now(), Effort::Full);
+    world.run(Duration::from_millis(1_200));
+    assert!(world.state("a").counters.attempts - before > 2, "{:?}", world.state("a").counters);
 }

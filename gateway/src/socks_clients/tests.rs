@@ -66,6 +66,10 @@ impl Rig {
         }
     }
 
+    fn set_held(&mut self, held: bool) {
+        self.clients.set_held(Instant::now(), &mut self.relay, held);
+    }
+
     fn dialed(&mut self, flow: FlowKey) -> bool {
         self.clients.on_flow(Instant::now(), &mut self.relay, flow, &Event::Dialed { flow })
     }
@@ -100,6 +104,26 @@ const FLOW: FlowKey = FlowKey { session: SessionKey(1), flow: FlowId(1) };
 const OTHERS: u64 = 200;
 const HELLO_AND_REQUEST: &[u8] = b"\x05\x01\x00\x05\x01\x00\x03\x0bexample.com\x00\x50";
 const REPLY: usize = 10;
+
+#[test]
+fn requests_wait_while_flows_are_held() {
+    let mut rig = Rig::new(SocksReply::Immediate);
+    let mut client = rig.client();
+    rig.turns();
+    rig.set_held(true);
+    client.write_all(&[5, 1, 0, 5, 1, 0, 1, 192, 0, 2, 7, 0, 80]).unwrap();
+    rig.turns();
+    assert_eq!(rig.flows(), 0);
+    rig.set_held(false);
+    assert_eq!(rig.flows(), 1);
+    // A client that leaves meanwhile is removed afterwards.
+    let client = rig.client();
+    rig.set_held(true);
+    drop(client);
+    rig.turns();
+    rig.set_held(false);
+    assert_eq!((rig.flows(), rig.clients.len()), (1, 0));
+}
 
 #[test]
 fn immediate_reply_is_sent_at_once_and_first_data_is_forwarded() {

@@ -5,6 +5,7 @@
 //! run in parallel; those that measure time run [`alone`].
 
 mod applications;
+mod clouds;
 mod dark;
 mod demo;
 mod dns;

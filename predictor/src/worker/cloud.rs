@@ -226,8 +226,8 @@ impl Engine for CloudEngine {
                 self.store.reload(settings);
                 self.forecast_at = now;
             }
-            // Only gateways observe.
-            Input::Observed(_) => {}
+            // Only gateways observe, and choose among sessions.
+            Input::Observed(_) | Input::Follow(_) => {}
         }
     }
 

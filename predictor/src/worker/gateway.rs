@@ -5,7 +5,7 @@
 //! [`Engine::write`]. `write` stores handovers, which
 //! count for forecasts from then on.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use polyrail_model::{Handover, Observation, Position, RouteId, Serving, SessionKey};
@@ -32,7 +32,10 @@ pub(super) struct GatewayEngine {
     settings: LinkDbSettings,
     forecasts: CarrierForecasts,
     outcomes: ForecastOutcomes,
-    session: Option<(SessionKey, Sync)>,
+    /// The sessions that are up: one with each cloud that the train uses or used a moment ago.
+    syncs: BTreeMap<SessionKey, Sync>,
+    /// The one that receives telemetry and forecasts.
+    session: Option<SessionKey>,
     outputs: VecDeque<Output>,
     /// Work for [`Engine::write`]; at [`WRITES_MAX`] it is done at once.
     writes: VecDeque<Write>,
@@ -75,6 +78,7 @@ impl GatewayEngine {
             settings,
             forecasts: CarrierForecasts::default(),
             outcomes: ForecastOutcomes::default(),
+            syncs: BTreeMap::new(),
             session: None,
             outputs: VecDeque::new(),
             writes: VecDeque::new(),
@@ -150,7 +154,7 @@ impl GatewayEngine {
                         self.record(now, Entry::Track(piece));
                     }
                 }
-                Write::Message(session, message) => self.on_sync(session, message),
+                Write::Message(session, message) => self.on_sync(now, session, message),
             }
         }
         self.offer_tracks();
@@ -161,18 +165,20 @@ impl GatewayEngine {
         let is_handover = matches!(entry, Entry::Handover(..));
         self.recorded += u64::from(is_handover);
         let log = self.store.record(entry);
-        if let (Some(log), Some((_, sync))) = (log, &mut self.session) {
+        let Some(log) = log else { return };
+        for sync in self.syncs.values_mut() {
             if is_handover { sync.added(log) } else { sync.relayed(now, log) }
         }
     }
 
-    fn on_sync(&mut self, session: SessionKey, message: SyncMessage) {
-        let Some((_, sync)) = self.session.as_mut().filter(|(known, _)| *known == session) else {
-            return;
-        };
+    fn on_sync(&mut self, now: Instant, session: SessionKey, message: SyncMessage) {
+        let Some(sync) = self.syncs.get_mut(&session) else { return };
         let heard = self.store.hear(sync, message);
         self.received += handovers(&heard.appended.fresh);
         self.dropped += u64::from(heard.dropped);
+        for (_, other) in self.syncs.iter_mut().filter(|(other, _)| **other != session) {
+            heard.changed.iter().for_each(|log| other.relayed(now, *log));
+        }
     }
 
     fn record_rates(&mut self, now: Instant, rates: Vec<Rates>) {
@@ -181,8 +187,16 @@ impl GatewayEngine {
         }
     }
 
+    /// Users' flows go to this session.
+    fn follow(&mut self, session: SessionKey) {
+        if self.syncs.contains_key(&session) && self.session != Some(session) {
+            self.session = Some(session);
+            self.forecasts.repeat();
+        }
+    }
+
     fn forecast(&mut self, now: Instant) {
-        let Some((session, _)) = self.session else { return };
+        let Some(session) = self.session else { return };
         let report = |output| self.outputs.push_back(output);
         if !self.settings.forecast {
             return self.forecasts.withdraw(session, report);
@@ -200,14 +214,14 @@ impl GatewayEngine {
     }
 
     fn update_outlooks(&mut self, now: Instant) {
-        if let (Some((session, _)), Some(train)) = (&self.session, self.pilot.place(now))
+        if let (Some(session), Some(train)) = (self.session, self.pilot.place(now))
             && self.settings.forecast
         {
             let (store, outputs) = (&self.store, &mut self.outputs);
             let outlook_of =
                 |carrier: &str| outlook(now, store, WriterNumber::OWN, carrier, &train);
             let report = |output| outputs.push_back(output);
-            self.forecasts.update_outlooks(*session, outlook_of, report);
+            self.forecasts.update_outlooks(session, outlook_of, report);
         }
     }
 
@@ -216,7 +230,7 @@ impl GatewayEngine {
         if let Some(train) = self.pilot.place(now) {
             self.store.ride("", train.route);
         }
-        if let Some((session, _)) = self.session
+        if let Some(session) = self.session
             && let Some(telemetry) = self.pilot.telemetry(now)
         {
             self.outputs.push_back(Output::Telemetry { session, telemetry });
@@ -230,17 +244,21 @@ impl Engine for GatewayEngine {
         match input {
             Input::Observed(observation) => self.observe(now, wall_ms, observation),
             Input::Up { session, peer } => {
-                self.forecasts.repeat();
-                self.session = Some((session, Sync::new(now, Side::Gateway, &peer)));
+                self.syncs.insert(session, Sync::new(now, Side::Gateway, &peer));
+                if self.session.is_none() {
+                    self.follow(session);
+                }
             }
+            Input::Follow(session) => self.follow(session),
             Input::Down(session) => {
-                self.session.take_if(|(known, _)| *known == session);
+                self.syncs.remove(&session);
+                self.session.take_if(|known| *known == session);
             }
             Input::Sync { session, message } => {
                 self.postpone(now, Write::Message(session, message));
             }
             Input::Measured { session, carrier, rate, srtt } => {
-                if self.session.as_ref().is_some_and(|(known, _)| *known == session)
+                if self.session == Some(session)
                     && let (Some(train), Some(trip)) = (self.pilot.place(now), self.pilot.trip())
                 {
                     let position = Position::from_metres(train.metres);
@@ -296,15 +314,17 @@ impl Engine for GatewayEngine {
         if let Some(output) = self.outputs.pop_front() {
             return Some(output);
         }
-        let (session, sync) = self.session.as_mut()?;
-        let (delivery, message) = self.store.poll(sync)?;
-        Some(Output::Sync { session: *session, delivery, message })
+        let Self { syncs, store, .. } = self;
+        syncs.iter_mut().find_map(|(session, sync)| {
+            let (delivery, message) = store.poll(sync)?;
+            Some(Output::Sync { session: *session, delivery, message })
+        })
     }
 
     fn next_timeout(&self) -> Option<Instant> {
-        let sync = self.session.as_ref().and_then(|(_, sync)| sync.next_timeout());
+        let sync = self.syncs.values().filter_map(Sync::next_timeout);
         let report = self.cell_changed.then_some(self.report_at);
-        let others = sync.into_iter().chain(self.store.next_timeout()).chain(report);
+        let others = sync.chain(self.store.next_timeout()).chain(report);
         Some(others.fold(self.telemetry_at.min(self.forecast_at), Instant::min))
     }
 

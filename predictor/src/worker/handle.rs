@@ -59,6 +59,11 @@ impl Worker {
         self.feed(Input::Up { session, peer });
     }
 
+    /// Users' flows go to this session, which is up (gateway).
+    pub fn follow(&self, session: SessionKey) {
+        self.feed(Input::Follow(session));
+    }
+
     /// A session has ended.
     pub fn end(&mut self, now: Instant, session: SessionKey) {
         self.allowances.end(now, session);
@@ -114,7 +119,10 @@ impl Feeder {
     /// Feeds an input. If too many wait, the input is dropped and counted, except sessions and
     /// reloads, of which there are few.
     pub fn feed(&self, input: Input) {
-        let is_required = matches!(input, Input::Up { .. } | Input::Down(_) | Input::Reload(_));
+        let is_required = matches!(
+            input,
+            Input::Up { .. } | Input::Follow(_) | Input::Down(_) | Input::Reload(_)
+        );
         let waiting = self.counts.inputs_waiting.fetch_add(1, Ordering::Relaxed);
         let has_room = is_required || waiting < INPUTS_MAX;
         if !has_room || self.messages.send(Message::Input(input)).is_err() {

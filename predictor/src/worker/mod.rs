@@ -77,6 +77,9 @@ pub enum Input {
         /// The name in the peer's certificate.
         peer: String,
     },
+    /// Users' flows go to this session from now on, which is up (gateway): forecasts and telemetry
+    /// follow. The first session that is up is followed without this.
+    Follow(SessionKey),
     /// A session has ended.
     Down(SessionKey),
     /// Telemetry of a gateway (cloud).

@@ -36,6 +36,39 @@ fn idle_flows_do_not_delay_the_shutdown() {
 }
 
 #[test]
+fn drain_waits_for_idle_flows_and_ends_with_the_last_one_or_at_its_limit() {
+    for limit in [Duration::from_secs(60), Duration::from_millis(2_500)] {
+        let mut world = World::new(2);
+        let (mut client, mut server) = world.connect();
+        world.write_all(&mut client, b"request");
+        world.read_exactly(&mut server, 7);
+        let (begin, mut shutdown) = (Instant::now(), Shutdown::default());
+        assert!(shutdown.drain(begin, &mut world.cloud.relay, "test", limit));
+        assert!(shutdown.takes_tunnels() && !shutdown.takes_new());
+        let mut answered = limit < DRAIN_MAX;
+        while !shutdown.is_over() {
+            assert!(begin.elapsed() < Duration::from_secs(20), "the drain does not end");
+            world.turn();
+            shutdown.on_turn(Instant::now(), &mut world.cloud.relay);
+            // The flow was idle for longer than a shutdown would wait.
+            if !answered && begin.elapsed() > Duration::from_secs(3) {
+                assert!(shutdown.drains_until().is_some());
+                server.write_all(b"late answer").unwrap();
+                server.shutdown(End::Write).unwrap();
+                client.shutdown(End::Write).unwrap();
+                answered = true;
+            }
+        }
+        let (got, end) = world.read_all(&mut client);
+        match limit < DRAIN_MAX {
+            true => assert_eq!((got.len(), end), (0, Some(ErrorKind::ConnectionReset))),
+            false => assert_eq!((&got[..], end), (&b"late answer"[..], None)),
+        }
+        assert!(!shutdown.drain(Instant::now(), &mut world.cloud.relay, "test", limit));
+    }
+}
+
+#[test]
 fn busy_flow_finishes_during_the_shutdown() {
     let mut world = World::new(2);
     let (mut client, mut server) = world.connect();

@@ -112,9 +112,9 @@ impl Session {
             flow.destination = Some(open.destination.clone());
             flow.send.limit = flow.send.limit.max(open.window);
             self.flows.users.add(open.user, id);
-            let kept = match self.going_away {
-                Some(_) => Err(ResetReason::Overload),
-                None => self.keep_opened(now, open.user),
+            let kept = match self.refuses_flows {
+                true => Err(ResetReason::Overload),
+                false => self.keep_opened(now, open.user),
             };
             match kept {
                 Err(reason) => self.reset(now, id, reason),

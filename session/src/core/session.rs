@@ -58,6 +58,8 @@ pub(crate) struct Session {
     /// The time in which frames arrived: a pause counts as [`SILENT_AFTER`] at most.
     pub(super) heard: Duration,
     pub(super) going_away: Option<String>,
+    /// Flows of the peer are refused, too.
+    pub(super) refuses_flows: bool,
     pub(super) peer_going: bool,
     /// The caller knows that the peer broke the protocol on a flow.
     alarmed: bool,
@@ -90,6 +92,7 @@ impl Session {
             heard_at: now,
             heard: Duration::ZERO,
             going_away: None,
+            refuses_flows: false,
             peer_going: false,
             alarmed: false,
             events: VecDeque::new(),
@@ -493,7 +496,8 @@ impl Session {
     }
 
     /// Opens no more flows and sends GOAWAY.
-    pub fn go_away(&mut self, reason: &str) {
+    pub fn go_away(&mut self, reason: &str, refuses_flows: bool) {
+        self.refuses_flows |= refuses_flows;
         if self.going_away.is_none() {
             self.going_away = Some(reason.to_owned());
             self.outbox.going_away = self.going_away.clone();
@@ -511,6 +515,7 @@ impl Session {
             session: self.key,
             peer: None,
             flows: self.open_flows(),
+            peer_going: self.peer_going,
             users: self.flows.users.users(),
             flows_opened: self.flows.users.opened(),
             flows_held: self.flows.len(),

@@ -22,14 +22,26 @@ use crate::settings::{Settings, TunnelInfo};
 use crate::wire::{Frame, Greeting, Offer, RejectCode, ResetReason, encode};
 
 impl Endpoint {
-    /// Begins the gateway's next session, with an instance of its own.
-    pub(super) fn begin_session(&mut self, now: Instant) {
+    /// Begins a session of the gateway, with an instance of its own: with the cloud `peer`, or
+    /// with the first one that answers.
+    pub(super) fn begin_session(&mut self, now: Instant, peer: Option<Identity>) -> SessionKey {
         let key = self.new_key();
         let count = u32::try_from(key.0).unwrap_or(u32::MAX).to_be_bytes();
         let mut instance = self.instance;
         instance.0[12..].copy_from_slice(&count);
-        self.insert(now, key, None, instance, None, None);
-        self.current = Some(key);
+        self.by_peer.extend(peer.clone().map(|peer| (peer, key)));
+        self.insert(now, key, peer, instance, None, None);
+        key
+    }
+
+    /// The session that a tunnel of the gateway joins: that with its cloud, which may begin now.
+    fn session_to_greet(&mut self, now: Instant, key: TunnelKey) -> Option<SessionKey> {
+        if self.preferred.is_none() {
+            return self.current;
+        }
+        let peer = self.tunnels.get(&key)?.info.peer.clone();
+        let known = self.by_peer.get(&peer).copied();
+        Some(known.unwrap_or_else(|| self.begin_session(now, Some(peer))))
     }
 
     fn new_key(&mut self) -> SessionKey {
@@ -48,8 +60,8 @@ impl Endpoint {
         founder: Option<(u64, [u8; 32])>,
     ) {
         let mut session = Session::new(now, key, self.role, self.settings.clone());
-        if let Some(reason) = &self.going_away {
-            session.go_away(reason);
+        if let Some((reason, refuses_flows)) = &self.going_away {
+            session.go_away(reason, *refuses_flows);
         }
         let (counters, hellos, up) = (Counters::new(COUNTER_RANGES_MAX), VecDeque::new(), false);
         let entry = SessionEntry { session, peer, id, instance, founder, hellos, counters, up };
@@ -59,7 +71,7 @@ impl Endpoint {
     /// Greets over a tunnel (gateway), and makes it a path at once if the session is known. If not,
     /// an early tunnel waits, because a HELLO is not safe against replay.
     pub(super) fn greet(&mut self, now: Instant, key: TunnelKey) {
-        let Some(session) = self.current else { return };
+        let Some(session) = self.session_to_greet(now, key) else { return };
         let Some(entry) = self.sessions.get_mut(&session) else { return };
         let Some(tunnel) = self.tunnels.get_mut(&key) else { return };
         let known = entry.id.zip(entry.founder);
@@ -202,9 +214,7 @@ impl Endpoint {
     /// The cloud does not know the session any more: resets its flows and greets again over the
     /// tunnel of the REJECT, or, if that is early, after its handshake.
     fn restart(&mut self, now: Instant, key: TunnelKey, session: SessionKey) {
-        if self.current == Some(session) {
-            self.end_session(now, session, "the cloud does not know the session", Some(key));
-        }
+        self.end_session(now, session, "the cloud does not know the session", Some(key));
         if let Some(tunnel) = self.tunnels.get_mut(&key)
             && tunnel.phase != Phase::Refused
         {
@@ -280,6 +290,10 @@ impl Endpoint {
             if current.is_some_and(|current| instances::is_earlier(instance, current)) {
                 return Err((RejectCode::Superseded, "the process has begun a later session"));
             }
+        }
+        if let Some((reason, _)) = &self.going_away {
+            tracing::debug!(%peer, reason, "rejecting a new session");
+            return Err((RejectCode::Overload, "it is going away"));
         }
         let current = self.by_peer.get(peer).copied();
         if current.is_none() && self.sessions.len() >= SESSIONS_MAX {
@@ -366,7 +380,7 @@ impl Endpoint {
     }
 
     /// Ends a session that another one replaces: its flows are reset, its tunnels but `keep`
-    /// closed. A gateway begins the next one.
+    /// closed. A gateway begins the next one, if it was the current one.
     pub(super) fn end_session(
         &mut self,
         now: Instant,
@@ -408,8 +422,8 @@ impl Endpoint {
                 self.refuse(now, tunnel, code, reason);
             }
         }
-        if self.role == NodeRole::Gateway {
-            self.begin_session(now);
+        if self.current == Some(key) {
+            self.current = Some(self.begin_session(now, self.preferred.clone()));
         }
     }
 }

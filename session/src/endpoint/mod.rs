@@ -1,4 +1,5 @@
-//! One process: its tunnels and its sessions (a gateway has one, a cloud many).
+//! One process: its tunnels and its sessions (a gateway has one with each of its clouds, a cloud
+//! one with each of its gateways).
 //!
 //! ```text
 //!   tunnel_up --> Greeting --(HELLO/JOIN, WELCOME)--> Bound --> tunnel_down
@@ -49,8 +50,10 @@ pub struct Endpoint {
     /// The gateway's process and the number of sessions that it has begun.
     instance: InstanceId,
     next_counter: u64,
-    /// The gateway's session.
+    /// The gateway's session for new flows.
     current: Option<SessionKey>,
+    /// The cloud that it is with, if the gateway has chosen one.
+    preferred: Option<Identity>,
     events: VecDeque<Event>,
     /// Sessions that may have data to send, and whose deadlines may have changed.
     dirty: BTreeSet<SessionKey>,
@@ -59,7 +62,8 @@ pub struct Endpoint {
     greetings: deadlines::Deadlines<TunnelKey>,
     /// Tunnels with greetings to send.
     outboxes: BTreeSet<TunnelKey>,
-    going_away: Option<String>,
+    /// The reason, and whether peers' flows are refused, too.
+    going_away: Option<(String, bool)>,
     /// Weights other than 1 (gateway); at most [`WEIGHTS_MAX`], then all are forgotten.
     weights: BTreeMap<UserId, Weight>,
 }
@@ -133,7 +137,7 @@ impl Endpoint {
     /// A gateway. `instance` is random for each run of the process.
     pub fn gateway(now: Instant, settings: Settings, instance: InstanceId) -> Self {
         let mut endpoint = Self::new(NodeRole::Gateway, settings, instance, [0; 32]);
-        endpoint.begin_session(now);
+        endpoint.current = Some(endpoint.begin_session(now, None));
         endpoint
     }
 
@@ -157,6 +161,7 @@ impl Endpoint {
             instance,
             next_counter: 1,
             current: None,
+            preferred: None,
             events: VecDeque::new(),
             dirty: BTreeSet::new(),
             deadlines: deadlines::Deadlines::default(),
@@ -338,7 +343,30 @@ impl Endpoint {
         }
     }
 
-    /// Opens a flow (gateway). If no session is up yet, the flow waits for one.
+    /// Makes the session with this cloud the current one, to which new flows go (gateway); it
+    /// begins if there is none. Other sessions keep their flows and paths. From the first call on a
+    /// tunnel joins the session with its own cloud; before, any tunnel joins the only session.
+    pub fn prefer(&mut self, now: Instant, peer: &Identity) {
+        if self.preferred.replace(peer.clone()).is_none()
+            && let Some(key) = self.current
+            && let Some(only) = self.sessions.get_mut(&key)
+        {
+            let peer = only.peer.get_or_insert_with(|| peer.clone()).clone();
+            self.by_peer.insert(peer, key);
+        }
+        let known = self.by_peer.get(peer).copied();
+        self.current = Some(known.unwrap_or_else(|| self.begin_session(now, Some(peer.clone()))));
+    }
+
+    /// Ends a session that is not the current one, because the gateway needs it no longer: its
+    /// flows are reset, its tunnels closed.
+    pub fn leave(&mut self, now: Instant, session: SessionKey) {
+        if self.role == NodeRole::Gateway && self.current != Some(session) {
+            self.end_session(now, session, "the gateway does not need it", None);
+        }
+    }
+
+    /// Opens a flow (gateway), in the current session. If that is not up yet, the flow waits.
     ///
     /// # Errors
     /// Too many flows are open, or the session is going away.
@@ -405,17 +433,24 @@ impl Endpoint {
         self.sessions.get(&flow.session).is_some_and(|entry| entry.session.finished(flow.flow))
     }
 
-    /// Opens no more flows, sends GOAWAY, and lets open flows end.
+    /// Opens and accepts no more flows, begins no more sessions (cloud), sends GOAWAY, and lets
+    /// open flows end.
     pub fn go_away(&mut self, _now: Instant, reason: &str) {
-        self.going_away = Some(reason.to_owned());
-        let keys: Vec<SessionKey> = self.sessions.keys().copied().collect();
-        for key in keys {
-            self.with(key, |s| s.go_away(reason));
-        }
+        self.announce_end(reason, true);
+    }
+
+    /// The same, but accepts the flows that peers open before they know.
+    pub fn drain(&mut self, _now: Instant, reason: &str) {
+        self.announce_end(reason, false);
+    }
+
+    fn announce_end(&mut self, reason: &str, refuses_flows: bool) {
+        self.going_away = Some((reason.to_owned(), refuses_flows));
+        self.with_all(|session| session.go_away(reason, refuses_flows));
     }
 
     /// Ends a session at once, because its peer has no valid certificate any more: its flows are
-    /// reset on both sides, its tunnels closed. A gateway begins the next one.
+    /// reset on both sides, its tunnels closed. A gateway begins the next current one.
     pub fn end(&mut self, now: Instant, session: SessionKey) {
         let reason = "its peer has no valid certificate any more";
         self.end_session_with(now, session, (RejectCode::Unauthorized, reason), None);
@@ -440,10 +475,7 @@ impl Endpoint {
         let (memory, families) = (self.settings.memory, self.settings.families);
         self.settings = Settings { memory, families, ..settings };
         let settings = self.settings.clone();
-        let keys: Vec<SessionKey> = self.sessions.keys().copied().collect();
-        for key in keys {
-            self.with(key, |s| s.set_settings(&settings));
-        }
+        self.with_all(|session| session.set_settings(&settings));
     }
 
     /// The operator wants the paths of this carrier used in another way, on both sides (gateway).
@@ -451,12 +483,10 @@ impl Endpoint {
         for tunnel in self.tunnels.values_mut().filter(|tunnel| tunnel.info.carrier == carrier) {
             tunnel.info.wish = wish;
         }
-        if let Some(session) = self.current {
-            self.with(session, |s| s.set_wish(now, carrier, wish));
-        }
+        self.with_all(|session| session.set_wish(now, carrier, wish));
     }
 
-    /// Sets the weight of a user, on both sides (gateway). The cloud learns it with the user's next
+    /// Sets the weight of a user, on both sides (gateway). A cloud learns it with the user's next
     /// data or datagram.
     pub fn set_weight(&mut self, user: UserId, weight: Weight) {
         if weight == Weight::default() {
@@ -469,9 +499,7 @@ impl Endpoint {
             }
             self.weights.insert(user, weight);
         }
-        if let Some(session) = self.current {
-            self.with(session, |s| s.set_weight(user, weight));
-        }
+        self.with_all(|session| session.set_weight(user, weight));
     }
 
     /// Queues a datagram for the peer of a session. It may be lost; nobody reports that.
@@ -541,7 +569,7 @@ impl Endpoint {
         shed.flatten().unwrap_or(false)
     }
 
-    /// The session that a gateway's flows belong to.
+    /// The session that a gateway's new flows belong to.
     pub fn current(&self) -> Option<SessionKey> {
         self.current
     }
@@ -564,7 +592,7 @@ impl Endpoint {
         Some(SessionStatus { peer: one.peer.clone(), ..one.session.status() })
     }
 
-    /// The session with this peer (cloud).
+    /// The session with this peer; on a gateway only after [`Endpoint::prefer`].
     pub fn session_with(&self, peer: &Identity) -> Option<SessionKey> {
         self.by_peer.get(peer).copied()
     }
@@ -589,6 +617,14 @@ impl Endpoint {
         let result = act(&mut entry.session);
         self.after(key);
         Some(result)
+    }
+
+    /// Changes all sessions.
+    fn with_all(&mut self, mut act: impl FnMut(&mut Session)) {
+        let keys: Vec<SessionKey> = self.sessions.keys().copied().collect();
+        for key in keys {
+            self.with(key, &mut act);
+        }
     }
 
     /// Collects a session's events, and notes that it may have data to send and another deadline.

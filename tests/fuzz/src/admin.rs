@@ -11,8 +11,8 @@ use std::task::{Context, Poll};
 
 use polyrail_admin::metrics::MetricsSnapshot;
 use polyrail_admin::{
-    AdminCommand, AdminError, AdminOptions, COMMANDS_MAX, FlowPage, PathChange, PathCounters,
-    PathPhase, PathState, Snapshot, StartOptions, Timestamp, UserPage,
+    AdminCommand, AdminError, AdminOptions, COMMANDS_MAX, DrainState, FlowPage, PathChange,
+    PathCounters, PathPhase, PathState, Snapshot, StartOptions, Timestamp, UserPage,
 };
 use polyrail_config::{CarrierRole, GatewayConfig, GatewayTables, Mode};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -61,6 +61,9 @@ fn answer(command: AdminCommand<GatewayTables>) {
         }
         AdminCommand::SetScheduler { reply, .. } => reply.send(()),
         AdminCommand::Reload { reply, .. } => reply.send(Ok(Vec::new())),
+        AdminCommand::Drain { limit, reply } => {
+            reply.send(Ok(DrainState { flows: 2, ends_in_s: limit.as_secs_f64() }));
+        }
         AdminCommand::Links(_) | AdminCommand::Usage(_) => {}
     }
 }

@@ -244,13 +244,14 @@ pub(super) const SESSION: &[Family<SessionState>] = &[
 ];
 
 /// The states of a path by name.
-pub(super) const STATES: [(&str, PathPhase); 6] = [
+pub(super) const STATES: [(&str, PathPhase); 7] = [
     ("up", PathPhase::Up),
     ("stalled", PathPhase::Stalled),
     ("down", PathPhase::Down),
     ("disabled", PathPhase::Disabled),
     ("no_interface", PathPhase::NoInterface),
     ("capped", PathPhase::Capped),
+    ("standby", PathPhase::Standby),
 ];
 
 /// The modes of a path by name.

@@ -104,8 +104,17 @@ impl Scrape {
             ],
             forecasts: linkdb.forecasts,
             linkdb_entries: linkdb.store.stats.map_or(0, |stats| stats.entries),
-            carriers_configured: self.plane.paths.len() as u64,
-            carriers: self.plane.paths.iter().map(CarrierReport::of).collect(),
+            carriers_configured: self.reported().count() as u64,
+            carriers: self.reported().map(CarrierReport::of).collect(),
         }
+    }
+
+    /// The paths to the current cloud, which receives the report.
+    fn reported(&self) -> impl Iterator<Item = &PathState> {
+        let current = self.status.snapshot.clouds.iter().find(|cloud| cloud.current);
+        let is_to = move |path: &&PathState| {
+            current.is_none_or(|cloud| path.peer.as_deref() == Some(cloud.name.as_str()))
+        };
+        self.plane.paths.iter().filter(is_to)
     }
 }

@@ -256,11 +256,12 @@ const FORM: u64 = 1;
 /// The longest name of a carrier in bytes, as in the session's greeting.
 const NAME_MAX: usize = 32;
 /// The states by their codes.
-const STATES: [PathPhase; 6] = [
+const STATES: [PathPhase; 7] = [
     PathPhase::Up,
     PathPhase::Stalled,
     PathPhase::Down,
     PathPhase::Disabled,
     PathPhase::NoInterface,
     PathPhase::Capped,
+    PathPhase::Standby,
 ];

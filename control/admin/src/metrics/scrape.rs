@@ -36,10 +36,10 @@ impl Scrape {
         put_turns(encoder, &plane.turns)?;
         put_all(encoder, PLANE, &alone(self))?;
         let sessions = &status.snapshot.sessions;
-        let sessions = sessions.iter().map(|one| (self.gateway(one.peer.as_deref()), one));
+        let sessions = sessions.iter().map(|one| (self.peer(one.peer.as_deref()), one));
         put_all(encoder, SESSION, &sessions.collect())?;
         let paths = plane.paths.iter().map(|path| {
-            let mut labels = self.gateway(path.peer.as_deref());
+            let mut labels = self.peer(path.peer.as_deref());
             labels.push(("carrier", &path.carrier));
             (labels, path)
         });
@@ -68,12 +68,14 @@ impl Scrape {
         put_all(encoder, REPORTED_CARRIER, &carriers.collect())
     }
 
-    /// The label of a session's gateway; on a gateway none.
-    fn gateway<'a>(&self, peer: Option<&'a str>) -> Labels<'a> {
-        match self.status.role {
-            NodeRole::Gateway => Labels::new(),
-            NodeRole::Cloud => vec![("gateway", peer.unwrap_or_default())],
-        }
+    /// The label of a session's peer: its gateway, or its cloud if the gateway has several.
+    fn peer<'a>(&self, peer: Option<&'a str>) -> Labels<'a> {
+        let label = match self.status.role {
+            NodeRole::Cloud => "gateway",
+            NodeRole::Gateway if self.status.snapshot.clouds.len() > 1 => "cloud",
+            NodeRole::Gateway => return Labels::new(),
+        };
+        vec![(label, peer.unwrap_or_default())]
     }
 }
 

@@ -12,7 +12,7 @@ use polyrail_model::ForecastCounts;
 use super::listed::{CARRIERS_MAX, ListedNames};
 use super::*;
 use crate::tests::{full_path, full_status};
-use crate::{PathPhase, PathState, RefusedCounts};
+use crate::{CloudState, PathPhase, PathState, RefusedCounts, SessionState};
 
 /// A metric as its text declares it.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -218,6 +218,29 @@ fn values_reach_the_text() {
         assert!(text.contains(line), "{line} is not in {text}");
     }
     assert!(full(NodeRole::Gateway).into_text().contains("polyrail_flows 2\n"));
+}
+
+#[test]
+fn gateway_with_several_clouds_names_them_and_reports_the_current_one_alone() {
+    let mut scrape = full(NodeRole::Gateway);
+    let clouds = &mut scrape.status.snapshot.clouds;
+    clouds.push(CloudState { name: "d".to_owned(), current: false, ..clouds[0].clone() });
+    let sessions = &mut scrape.status.snapshot.sessions;
+    sessions.push(SessionState { peer: Some("d".to_owned()), ..sessions[0].clone() });
+    let (link, state) = (None, PathPhase::Standby);
+    let to = |peer: &str| PathState { peer: Some(peer.to_owned()), ..full_path() };
+    scrape.plane.paths = vec![to("c"), PathState { link, state, ..to("d") }];
+    let report = scrape.report();
+    assert_eq!((report.carriers_configured, &report.carriers[..]), (1, &[carrier_report("a")][..]));
+    let text = scrape.into_text();
+    parse(&text);
+    for line in [
+        "polyrail_flows{cloud=\"d\"} 2\n",
+        "polyrail_path_up{cloud=\"c\",carrier=\"a\"} 1\n",
+        "polyrail_path_state{cloud=\"d\",carrier=\"a\",state=\"standby\"} 1\n",
+    ] {
+        assert!(text.contains(line), "{line} is not in {text}");
+    }
 }
 
 #[test]

@@ -24,9 +24,9 @@ use polyrail_model::{FlowKind, SessionKey, TunnelMode, UserId};
 use super::control::Control;
 use super::metrics::MetricsSnapshot;
 use super::{
-    AdminCommand, AdminError, AdminOptions, FlowPage, FlowPhase, FlowState, PathChange,
-    PathCounters, PathPhase, PathState, RefusedCounts, SessionPhase, SessionState, Snapshot,
-    StartOptions, Timestamp, UserPage, UserPlace, UserState,
+    AdminCommand, AdminError, AdminOptions, CloudPhase, CloudState, DrainState, FlowPage,
+    FlowPhase, FlowState, PathChange, PathCounters, PathPhase, PathState, RefusedCounts,
+    SessionPhase, SessionState, Snapshot, StartOptions, Timestamp, UserPage, UserPlace, UserState,
 };
 
 /// A folder with certificates and a valid `gateway.toml`.
@@ -153,6 +153,14 @@ fn snapshot() -> Snapshot {
     Snapshot {
         scheduler: vec!["min_rtt".to_owned()],
         sessions: vec![session],
+        clouds: vec![CloudState {
+            name: "c".to_owned(),
+            priority: 1,
+            current: true,
+            state: CloudPhase::Up,
+            flows: 2,
+        }],
+        drain: Some(DrainState { flows: 2, ends_in_s: 1.0 }),
         ..Snapshot::default()
     }
 }
@@ -212,6 +220,9 @@ fn answer(command: AdminCommand<GatewayTables>) {
         AdminCommand::SetPath { name, change, reply } => reply.send(changed(&name, &change)),
         AdminCommand::SetScheduler { reply, .. } => reply.send(()),
         AdminCommand::Reload { reply, .. } => reply.send(Ok(vec!["a warning".to_owned()])),
+        AdminCommand::Drain { limit, reply } => {
+            reply.send(Ok(DrainState { flows: 2, ends_in_s: limit.as_secs_f64() }));
+        }
         AdminCommand::Links(_) | AdminCommand::Usage(_) => {}
     }
 }

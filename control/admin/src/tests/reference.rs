@@ -129,6 +129,8 @@ pub(super) fn events() -> Vec<AdminEvent> {
         AdminEvent::SchedulerChanged { scheduler: vec![text()] },
         AdminEvent::SessionUp { session: text(), peer: text() },
         AdminEvent::SessionEnded { session: text(), peer: None, reason: text() },
+        AdminEvent::CloudChanged { from: text(), to: text(), reason: text() },
+        AdminEvent::Draining { flows: 1, ends_in_s: 1.0 },
         AdminEvent::Reloaded { changes: Vec::new() },
         AdminEvent::ReloadRefused { error },
         AdminEvent::LinkChanged(link),
@@ -141,7 +143,7 @@ pub(super) fn events() -> Vec<AdminEvent> {
     all
 }
 
-const KINDS: usize = 19;
+const KINDS: usize = 21;
 
 /// A number per kind, so that a new kind does not compile without a row here.
 fn kind(event: &AdminEvent) -> usize {
@@ -164,6 +166,8 @@ fn kind(event: &AdminEvent) -> usize {
         AdminEvent::Alarm { .. } => 15,
         AdminEvent::SchedulerChanged { .. } => 16,
         AdminEvent::DataCap { .. } => 17,
+        AdminEvent::CloudChanged { .. } => 18,
+        AdminEvent::Draining { .. } => 19,
         AdminEvent::EventsLost { .. } => KINDS - 1,
     }
 }

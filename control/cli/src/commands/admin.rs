@@ -1,4 +1,5 @@
-//! `polyrail status | paths | path | scheduler | reload | events`: requests to a running daemon.
+//! `polyrail status | paths | path | scheduler | drain | reload | events`: requests to a running
+//! daemon.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -6,8 +7,10 @@ use std::str::FromStr;
 
 use clap::{ArgGroup, Args, Subcommand};
 use polyrail_admin::client::{AdminClient, AdminResponse, ClientError, path_address};
-use polyrail_admin::{PathChange, PathState, RestartWish, Scheduler};
-use polyrail_config::{Cap, CapAction, CapBytes, CarrierRole, ChainSpec, Mode, RateLimit};
+use polyrail_admin::{DRAIN_S_MAX, Drain, PathChange, PathState, RestartWish, Scheduler};
+use polyrail_config::{
+    Cap, CapAction, CapBytes, CarrierRole, ChainSpec, Mode, RateLimit, parse_duration,
+};
 use serde::Deserialize;
 
 use super::shown;
@@ -95,6 +98,22 @@ pub(crate) struct SetScheduler {
     chain: ChainSpec,
     #[command(flatten)]
     connection: Connection,
+}
+
+/// `polyrail drain`.
+#[derive(Args)]
+pub(crate) struct DrainOrder {
+    /// When the remaining flows are reset, as 90s, 5m or 2h
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = limit)]
+    limit: Drain,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+fn limit(text: &str) -> Result<Drain, String> {
+    let wrong = || format!("{text:?} is no time from 1s to 24h, such as 90s, 5m or 2h");
+    let limit_s = parse_duration(text).ok_or_else(wrong)?.as_secs();
+    (1..=DRAIN_S_MAX).contains(&limit_s).then_some(Drain { limit_s }).ok_or_else(wrong)
 }
 
 /// `polyrail events`.
@@ -197,6 +216,12 @@ pub(crate) fn scheduler(arguments: SetScheduler, out: &mut dyn Write) -> anyhow:
     connection.show(&answer, out, |scheduler: &Scheduler, out| {
         writeln!(out, "scheduler: {}", scheduler.chain.names().join(", "))
     })
+}
+
+/// Drains the daemon.
+pub(crate) fn drain(arguments: &DrainOrder, out: &mut dyn Write) -> anyhow::Result<bool> {
+    let answer = arguments.connection.client()?.drain(arguments.limit)?;
+    arguments.connection.show(&answer, out, shown::drain)
 }
 
 /// Reloads the daemon's configuration.

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use polyrail_admin::{
-    ConnectionState, Demotion, FlowState, LinkState, PathState, RefusedCounts, Reloaded,
-    SessionState, SourceState, Status, UserState,
+    CloudState, ConnectionState, Demotion, DrainState, FlowState, LinkState, PathState,
+    RefusedCounts, Reloaded, SessionState, SourceState, Status, UserState,
 };
 use polyrail_predictor::views::ViewSizes;
 use polyrail_predictor::worker::{TripState, Unrecorded, WorkerState};
@@ -30,10 +30,29 @@ pub(super) fn status(status: &Status, out: &mut dyn Write) -> io::Result<()> {
     let (up, half, refused) = (tunnels.up, tunnels.half_open, tunnels.refused);
     writeln!(out, "tunnels        {up} up, {half} in handshake, {refused} refused")?;
     writeln!(out, "sockets        {} of users", snapshot.legs)?;
+    if let Some(state) = &snapshot.drain {
+        drain(state, out)?;
+    }
+    // A single cloud is that of the session.
+    if snapshot.clouds.len() > 1 {
+        snapshot.clouds.iter().try_for_each(|state| cloud(state, out))?;
+    }
     if snapshot.sessions.is_empty() {
         writeln!(out, "no session")?;
     }
     snapshot.sessions.iter().try_for_each(|state| session(state, out))
+}
+
+fn cloud(cloud: &CloudState, out: &mut dyn Write) -> io::Result<()> {
+    let CloudState { name, priority, state, flows, current } = cloud;
+    let current = if *current { ", current" } else { "" };
+    writeln!(out, "cloud {priority}        {name}: {}{current}, flows: {flows}", word(state))
+}
+
+/// `polyrail drain`.
+pub(super) fn drain(drain: &DrainState, out: &mut dyn Write) -> io::Result<()> {
+    let (flows, left) = (drain.flows, duration(drain.ends_in_s));
+    writeln!(out, "draining       {flows} flows left; ends with the last one, at most in {left}")
 }
 
 fn session(session: &SessionState, out: &mut dyn Write) -> io::Result<()> {

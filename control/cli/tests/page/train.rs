@@ -91,6 +91,7 @@ fn answer(command: AdminCommand<GatewayTables>, seconds: f64, busy: bool) {
         AdminCommand::Flows { reply, .. } => reply.send(FlowPage::default()),
         AdminCommand::SetPath { .. }
         | AdminCommand::SetScheduler { .. }
+        | AdminCommand::Drain { .. }
         | AdminCommand::Reload { .. } => panic!("the page changes nothing"),
         AdminCommand::Metrics(_)
         | AdminCommand::Report(_)

@@ -239,6 +239,20 @@ impl Policy {
         self.choice.wish()
     }
 
+    /// Begins the schedule of a search afresh: another cloud answered over some carrier.
+    pub(crate) fn hurry(&mut self, now: Instant) {
+        self.begin_afresh();
+        if let Some(cause) = self.search.as_ref().map(|search| search.cause) {
+            self.last_start = None;
+            self.begin_search(now, cause);
+        }
+    }
+
+    /// Whether its interface may reach the cloud.
+    pub(crate) fn has_link(&self) -> bool {
+        self.fits_any(&self.link)
+    }
+
     /// Sets other limits for restarts.
     pub(crate) fn set_restart(&mut self, restart: Restart) {
         self.pace.restart = restart;
@@ -247,6 +261,11 @@ impl Policy {
     /// Whether few connections are tried.
     pub(crate) fn set_frugal(&mut self, frugal: bool) {
         self.pace.frugal = frugal;
+    }
+
+    /// Whether another cloud serves the users.
+    pub(crate) fn set_probing(&mut self, probing: bool) {
+        self.pace.probing = probing;
     }
 
     /// Sets the cloud's addresses; a path to any other address is replaced.

@@ -16,6 +16,8 @@ pub(crate) struct Pace {
     pub(crate) restart: Restart,
     /// It is metered or a backup: one connection at a time, at long intervals.
     pub(crate) frugal: bool,
+    /// Another cloud serves the users: a search only has to notice that this one is back.
+    pub(crate) probing: bool,
 }
 
 /// The urgency of a search.
@@ -30,12 +32,14 @@ pub(crate) enum Haste {
 impl Pace {
     /// The maximum number of concurrent attempts, in addition to paths.
     pub(crate) fn alive_max(&self) -> usize {
-        if self.frugal { 1 } else { self.restart.attempts_max.max(1) }
+        if self.frugal || self.probing { 1 } else { self.restart.attempts_max.max(1) }
     }
 
     /// The interval between two connections in a search of this age.
     pub(crate) fn interval(&self, haste: Haste, age: Duration) -> Duration {
         let usual = match (haste, self.frugal) {
+            (_, false) if self.probing => PROBING,
+            (_, true) if self.probing => PROBING_FRUGAL,
             (Haste::Urgent, false) if age < FAST_FOR => self.restart.interval,
             (Haste::Urgent, false) if age < SLOW_FOR => SLOW,
             (Haste::Urgent, true) if age < FAST_FOR => SLOW,
@@ -102,6 +106,9 @@ const SLOW_FOR: Duration = Duration::from_secs(120);
 const SLOW: Duration = Duration::from_millis(500);
 const SLOWEST: Duration = Duration::from_secs(2);
 const FRUGAL: Duration = Duration::from_secs(5);
+/// At most about 5 kB each: 40 MB a day of a carrier, 7 MB of a frugal one.
+const PROBING: Duration = Duration::from_secs(10);
+const PROBING_FRUGAL: Duration = Duration::from_secs(60);
 /// If no user waits: TCP's first retransmission timeout (RFC 6298 2.1).
 const CALM: Duration = Duration::from_secs(1);
 /// Assumed if no round trip was measured.
@@ -137,8 +144,9 @@ mod tests {
 
     #[test]
     fn search_slows_down_and_frugal_search_is_slow() {
-        let usual = Pace { restart: Restart::default(), frugal: false };
+        let usual = Pace { restart: Restart::default(), frugal: false, probing: false };
         let frugal = Pace { frugal: true, ..usual.clone() };
+        let probing = [&usual, &frugal].map(|pace| Pace { probing: true, ..pace.clone() });
         for (pace, haste, age, wanted) in [
             (&usual, Haste::Urgent, 0, 100),
             (&usual, Haste::Urgent, 9_999, 100),
@@ -149,18 +157,21 @@ mod tests {
             (&frugal, Haste::Urgent, 0, 500),
             (&frugal, Haste::Urgent, 10_000, 2_000),
             (&frugal, Haste::Urgent, 120_000, 5_000),
+            (&probing[0], Haste::Urgent, 0, 10_000),
+            (&probing[1], Haste::Calm, 0, 60_000),
         ] {
             assert_eq!(pace.interval(haste, ms(age)), ms(wanted), "{haste:?} {age}");
         }
         assert_eq!((usual.alive_max(), frugal.alive_max()), (3, 1));
+        assert_eq!(probing.map(|pace| pace.alive_max()), [1, 1]);
         let slow = Restart { interval: ms(10_000), ..Restart::default() };
-        let slow = Pace { restart: slow, frugal: false };
+        let slow = Pace { restart: slow, frugal: false, probing: false };
         assert_eq!(slow.interval(Haste::Urgent, ms(20_000)), ms(10_000));
     }
 
     #[test]
     fn lifetimes_follow_the_round_trip_and_grow_for_single_attempts() {
-        let pace = Pace { restart: Restart::default(), frugal: false };
+        let pace = Pace { restart: Restart::default(), frugal: false, probing: false };
         assert_eq!(pace.life(rtt(20, 0), 0), ms(300));
         assert_eq!(pace.life(rtt(200, 0), 0), ms(600));
         assert_eq!(pace.life(rtt(200, 0), 2), ms(1_350));

@@ -86,6 +86,9 @@ struct World {
     session: Option<u64>,
     sessions: u64,
     telemetry: u64,
+    /// The train's session with a second cloud, and the outputs for it.
+    second: Option<SessionKey>,
+    to_second: Vec<Output>,
 }
 
 /// A failure that the train met.
@@ -132,6 +135,8 @@ impl World {
             session: None,
             sessions: 0,
             telemetry: 0,
+            second: None,
+            to_second: Vec::new(),
         }
     }
 
@@ -188,7 +193,14 @@ impl World {
         let (now, mut any) = (self.now, false);
         while let Some(output) = self.train.worker.poll(now) {
             any = true;
-            let input = match self.train.keep(now, output) {
+            let kept = self.train.keep(now, output);
+            if let Some(Output::Telemetry { session, .. } | Output::Sync { session, .. }) = &kept
+                && self.second == Some(*session)
+            {
+                self.to_second.extend(kept);
+                continue;
+            }
+            let input = match kept {
                 Some(Output::Telemetry { telemetry, .. }) => {
                     self.telemetry += 1;
                     Input::Telemetry { session: self.on_ground(), at: now, telemetry }

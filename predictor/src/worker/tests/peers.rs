@@ -159,3 +159,48 @@ fn inputs_of_unknown_sessions_are_ignored() {
     world.ride_on(0..1);
     assert_eq!(world.states()[1].received, world.states()[0].recorded);
 }
+
+#[test]
+fn train_replicates_with_every_cloud_and_telemetry_follows_its_users() {
+    let mut world = World::in_memory(settings());
+    world.connect();
+    let (second, peer) = (SessionKey(500), "cloud-2".to_owned());
+    world.second = Some(second);
+    world.train.worker.take(world.now, world.wall_ms, Input::Up { session: second, peer });
+    let telemetry = |world: &World| {
+        let is = |output: &&Output| matches!(output, Output::Telemetry { .. });
+        (world.telemetry, world.to_second.iter().filter(is).count())
+    };
+    world.ride_on(0..1);
+    let before = telemetry(&world);
+    assert!(before.0 > 100 && before.1 == 0, "{before:?}");
+    world.train.worker.take(world.now, world.wall_ms, Input::Follow(second));
+    world.train.forget();
+    world.ride_on(1..TRIPS);
+    let after = telemetry(&world);
+    assert!(after.0 == before.0 && after.1 > 100, "{after:?}");
+    assert!(world.train.reported.iter().all(|one| one.session == second));
+    // The first cloud went on receiving records; the second one is owed all of them.
+    let [train, ground] = world.states();
+    assert_eq!(train.recorded, ground.received);
+    let ground = cloud_store(world.now, None, settings());
+    let mut cloud = CloudEngine::new(world.now, ground, settings());
+    let (own, peer) = (SessionKey(9), "train-7".to_owned());
+    cloud.take(world.now, world.wall_ms, Input::Up { session: own, peer });
+    world.to_second.clear();
+    for _ in 0..300 {
+        world.rest(1);
+        for output in std::mem::take(&mut world.to_second) {
+            let Output::Sync { message, .. } = output else { continue };
+            cloud.take(world.now, world.wall_ms, Input::Sync { session: own, message });
+        }
+        cloud.on_timeout(world.now, world.wall_ms);
+        while cloud.write(world.now, world.wall_ms) {}
+        while let Some(output) = cloud.poll(world.now) {
+            let Output::Sync { message, .. } = output else { continue };
+            let input = Input::Sync { session: second, message };
+            world.train.worker.take(world.now, world.wall_ms, input);
+        }
+    }
+    assert_eq!(cloud.state(world.now).received, world.states()[0].recorded);
+}

@@ -152,7 +152,7 @@ fn state_style(path: &PathState) -> Style {
         PathPhase::Up => Style::new().fg(Color::Green),
         PathPhase::Stalled | PathPhase::Capped => Style::new().fg(Color::Yellow),
         PathPhase::Down | PathPhase::NoInterface => Style::new().fg(Color::Red),
-        PathPhase::Disabled => Style::new().add_modifier(Modifier::DIM),
+        PathPhase::Disabled | PathPhase::Standby => Style::new().add_modifier(Modifier::DIM),
     }
 }
 

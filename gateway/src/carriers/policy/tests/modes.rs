@@ -228,7 +228,7 @@ fn changed_network_retries_quic_sooner() {
 #[test]
 fn disabled_restart_does_not_affect_the_modes() {
     let restart = Restart { enabled: false, ..Restart::default() };
-    let mut world = World::with(Mode::Auto, Pace { restart, frugal: false }, 1);
+    let mut world = World::with(Mode::Auto, Pace { restart, frugal: false, probing: false }, 1);
     world.net.udp = false;
     world.run_until(secs(6), |world| world.demotions() == 1);
 }

@@ -87,7 +87,7 @@ fn changed_address_restarts_and_additional_address_does_not() {
 #[test]
 fn next_address_is_tried_after_a_failure() {
     for refused in [false, true] {
-        let pace = Pace { restart: Default::default(), frugal: false };
+        let pace = Pace { restart: Default::default(), frugal: false, probing: false };
         let mut world = World::with(Mode::Quic, pace, 3);
         world.net.dead = vec![address(1), address(2)];
         world.run(ms(20));

@@ -36,7 +36,7 @@ fn returns(mode: Mode, pace: &Pace, rtt: Duration, dark: Duration, early: bool) 
 
 #[test]
 fn after_a_blackout_a_fresh_connection_carries_within_two_round_trips_and_200_ms() {
-    let pace = Pace { restart: Restart::default(), frugal: false };
+    let pace = Pace { restart: Restart::default(), frugal: false, probing: false };
     for rtt in [ms(40), ms(60), ms(120), ms(200)] {
         // A path needs a round trip for its handshake (QUIC) or two (TLS) and one for its greeting;
         // early data saves the greeting's.
@@ -84,7 +84,11 @@ fn recovered_path_ends_the_race() {
 #[test]
 fn long_blackout_starts_few_connections() {
     for (frugal, fast, slow) in [(false, 90, 45), (true, 20, 11)] {
-        let mut world = World::with(Mode::Auto, Pace { restart: Restart::default(), frugal }, 1);
+        let mut world = World::with(
+            Mode::Auto,
+            Pace { restart: Restart::default(), frugal, probing: false },
+            1,
+        );
         world.run(secs(2));
         let begun = world.at();
         world.net.dark = true;
@@ -113,7 +117,7 @@ fn longer_round_trip_still_connects() {
     for mode in [Mode::Auto, Mode::Quic, Mode::Tls] {
         for attempts_max in [1, 3] {
             let restart = Restart { attempts_max, ..Restart::default() };
-            let mut world = World::with(mode, Pace { restart, frugal: false }, 1);
+            let mut world = World::with(mode, Pace { restart, frugal: false, probing: false }, 1);
             world.net.rtt = ms(20);
             world.run(secs(2));
             let old = world.in_use();
@@ -194,7 +198,7 @@ fn found_cell_keeps_a_connection_that_works() {
 #[test]
 fn disabled_restart_reconnects_only_closed_connections() {
     let restart = Restart { enabled: false, early_data: false, ..Restart::default() };
-    let mut world = World::with(Mode::Quic, Pace { restart, frugal: false }, 1);
+    let mut world = World::with(Mode::Quic, Pace { restart, frugal: false, probing: false }, 1);
     world.run(secs(2));
     let path = world.in_use().unwrap();
     world.net.dark = true;
@@ -210,7 +214,7 @@ fn disabled_restart_reconnects_only_closed_connections() {
 
 #[test]
 fn backup_or_metered_carrier_races_one_connection_at_a_time() {
-    let pace = Pace { restart: Restart::default(), frugal: true };
+    let pace = Pace { restart: Restart::default(), frugal: true, probing: false };
     let mut world = World::with(Mode::Auto, pace, 1);
     world.run(secs(2));
     let dark = world.at();
@@ -240,7 +244,7 @@ fn stall_of_an_idle_path_starts_a_race() {
 
 #[test]
 fn race_does_not_wait_for_a_lost_greeting() {
-    let pace = Pace { restart: Restart::default(), frugal: false };
+    let pace = Pace { restart: Restart::default(), frugal: false, probing: false };
     for rtt in [ms(20), ms(40), ms(60), ms(120), ms(200)] {
         for mode in [Mode::Quic, Mode::Auto] {
             let plain = returns(mode, &pace, rtt, secs(5), false);
@@ -256,7 +260,7 @@ fn race_does_not_wait_for_a_lost_greeting() {
 #[test]
 fn long_stall_is_one_race_until_a_fresh_path_is_up() {
     let restart = Restart { interval: secs(1), ..Restart::default() };
-    let mut world = World::with(Mode::Quic, Pace { restart, frugal: false }, 1);
+    let mut world = World::with(Mode::Quic, Pace { restart, frugal: false, probing: false }, 1);
     world.run(secs(2));
     let begun = world.at();
     world.net.dark = true;

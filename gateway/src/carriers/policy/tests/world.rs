@@ -80,7 +80,7 @@ pub(super) struct World {
 
 impl World {
     pub(super) fn new(mode: Mode) -> Self {
-        Self::with(mode, Pace { restart: Restart::default(), frugal: false }, 1)
+        Self::with(mode, Pace { restart: Restart::default(), frugal: false, probing: false }, 1)
     }
 
     pub(super) fn with(mode: Mode, pace: Pace, addresses: u16) -> Self {
