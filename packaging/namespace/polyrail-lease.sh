@@ -1,6 +1,6 @@
 #!/bin/sh
 # Applies a DHCP lease to a carrier's interface: the script of busybox's udhcpc, which
-# polyrail-wan@.service runs in the gateway's network namespace. See docs/operations.md, section 13.
+# polyrail-wan@.service runs in the gateway's network namespace. See docs/operations.md, section 8.
 # shellcheck disable=SC2154 # udhcpc sets interface, ip, mask and router.
 set -eu
 case ${1:-} in

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes or removes the gateway's network namespace; see docs/operations.md, section 13.
+# Makes or removes the gateway's network namespace; see docs/operations.md, section 8.
 #
 #     polyrail-namespace.sh up|down
 #     polyrail-namespace.sh move INTERFACE

@@ -598,7 +598,7 @@ fn unreadable_files_are_named() {
 /// Every key that a table takes has a row in the reference.
 #[test]
 fn reference_has_every_key() {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/operations.md");
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md");
     let reference = std::fs::read_to_string(file).unwrap();
     let rows: Vec<&str> = reference.lines().filter(|line| line.starts_with("| `")).collect();
     let documented = |key: &str| {

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The commands of docs/operations.md, section 13, in a machine of its own: a network and a mount
+# The commands of docs/operations.md, section 8, in a machine of its own: a network and a mount
 # namespace. $1 is the folder `packaging`. It ends with 0 if the gateway's namespace works.
 set -eu
 packaging=$1

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Gives a carrier's interface a routing table of its own; see docs/operations.md, section 12.
+# Gives a carrier's interface a routing table of its own; see docs/operations.md, section 7.
 #
 #     polyrail-routes.sh INTERFACE TABLE ROUTER...
 #

@@ -68,9 +68,9 @@ fn lines<C: Tables>(old: &Config<C>, new: &Config<C>) -> Result<Vec<String>, Res
 
 /// The second cell of a key's row in the reference.
 fn documented(key: &str) -> String {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/operations.md");
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md");
     let text = std::fs::read_to_string(file).unwrap();
-    let (_, table) = text.split_once("## 9. Reloading").unwrap();
+    let (_, table) = text.split_once("## 5. Reloading").unwrap();
     let quoted = format!("`{key}`");
     let rows = table.lines().filter(|line| line.starts_with("| `"));
     let rows = rows.map(|row| row.split('|').map(str::trim).collect::<Vec<_>>());
@@ -93,12 +93,12 @@ fn general(line: &ChangeLine) -> String {
 /// The table of reloads has a row for each key, and agrees with the keys that need a restart.
 #[test]
 fn reference_says_which_keys_need_a_restart() {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/operations.md");
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md");
     let text = std::fs::read_to_string(file).unwrap();
-    let (reference, _) = text.split_once("## 9. Reloading").unwrap();
-    let (_, reference) = reference.split_once("## 6. Keys of both files").unwrap();
-    let (both, own) = reference.split_once("## 7. Keys of `gateway.toml` alone").unwrap();
-    let (of_gateway, of_cloud) = own.split_once("## 8. Keys of `cloud.toml` alone").unwrap();
+    let (reference, _) = text.split_once("## 5. Reloading").unwrap();
+    let (_, reference) = reference.split_once("## 2. Keys of both files").unwrap();
+    let (both, own) = reference.split_once("## 3. Keys of `gateway.toml` alone").unwrap();
+    let (of_gateway, of_cloud) = own.split_once("## 4. Keys of `cloud.toml` alone").unwrap();
     let keys = |text: &str| {
         let cells = text.lines().filter(|line| line.starts_with("| `"));
         let cells = cells.flat_map(|row| row.split('|').nth(1).unwrap_or_default().split('`'));
