@@ -27,8 +27,21 @@ impl CarrierNames {
 
     /// The names of a set, in the order in which the carriers came up.
     pub fn of(&self, set: CarrierSet) -> impl Iterator<Item = &str> {
-        let numbered = self.0.iter().enumerate();
+        let numbered = (0..).zip(&self.0);
         numbered.filter(move |(number, _)| set.contains(*number)).map(|(_, name)| name.as_str())
+    }
+
+    /// The set of these carriers; unknown names are ignored.
+    pub fn set(&self, names: &[String]) -> CarrierSet {
+        let mut set = CarrierSet::default();
+        let known = (0..).zip(&self.0).filter(|(_, name)| names.contains(name));
+        known.for_each(|(number, _)| set.insert(number));
+        set
+    }
+
+    /// The name of a carrier.
+    pub fn name(&self, number: u32) -> Option<&str> {
+        self.0.get(number as usize).map(String::as_str)
     }
 }
 
@@ -42,8 +55,14 @@ impl CarrierSet {
         self.0 |= 1_u64.checked_shl(number).unwrap_or(0);
     }
 
-    fn contains(self, number: usize) -> bool {
-        self.0 >> number & 1 != 0
+    /// Whether the carrier is in the set.
+    pub fn contains(self, number: u32) -> bool {
+        self.0.checked_shr(number).is_some_and(|bits| bits & 1 != 0)
+    }
+
+    /// Whether no carrier is in the set.
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
     }
 }
 
@@ -62,5 +81,10 @@ mod tests {
         assert_eq!((names.number("c"), names.number("b")), (None, Some(1)));
         [1, 63, 64, 1_000].into_iter().for_each(|number| set.insert(number));
         assert_eq!(names.of(set).collect::<Vec<_>>(), ["b", "63"]);
+        assert!(set.contains(63) && !set.contains(64) && !set.contains(2));
+        let known = names.set(&["63", "b", "c"].map(str::to_owned));
+        assert!(known == set && !known.is_empty());
+        assert!(names.set(&["c".to_owned()]).is_empty(), "an unknown name gets no number");
+        assert_eq!((names.name(1), names.name(64)), (Some("b"), None));
     }
 }

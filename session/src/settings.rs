@@ -32,6 +32,8 @@ pub struct Settings {
     pub datagrams: bool,
     /// Whether this cloud takes its gateways' reports; it tells them. Default false.
     pub reports: bool,
+    /// Whether this cloud serves its gateways' speed tests; it tells them. Default false.
+    pub speedtests: bool,
     /// Whether segments of a stalled path are reinjected on others, see
     /// [`limits::STALL_MIN`](crate::limits::STALL_MIN). Segments of a lost path always are, and
     /// handlers of the chain may reinject others.
@@ -180,6 +182,7 @@ impl Default for Settings {
             datagram_chain: datagrams(),
             datagrams: true,
             reports: false,
+            speedtests: false,
             stall: true,
         }
     }

@@ -250,7 +250,7 @@ fn local_and_bypassed_traffic_is_not_intercepted() {
 }
 
 fn offer(v4: bool, v6: bool) -> Offer {
-    Offer { families: Families { v4, v6 }, datagrams: true, reports: false }
+    Offer { families: Families { v4, v6 }, datagrams: true, ..Offer::default() }
 }
 
 #[test]

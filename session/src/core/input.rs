@@ -214,6 +214,9 @@ impl Session {
         if let Some((path, carrier)) = path {
             flow.recv.echo = Some(Echo { path, sent_us, received_us });
             flow.carriers.insert(carrier);
+            if flow.only.is_some() {
+                self.confined.received(carrier, run.data.len() as u64);
+            }
         }
         flow.recv.unacknowledged += 1;
         if flow.recv.unacknowledged >= ACK_EVERY || run.fin || run.open {

@@ -1,6 +1,7 @@
 //! One session: its flows, its paths, and the traffic between them.
 
 mod admission;
+mod confined;
 mod credit;
 mod datagram_traffic;
 mod datagrams;

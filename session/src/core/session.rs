@@ -3,8 +3,8 @@
 //! Each part owns its state: [`Flows`] the flows, [`FlowControl`] credit and shares, [`Paths`] the
 //! paths, [`Outbox`] the control frames that are due, [`Messages`] the messages of no flow,
 //! [`Datagrams`] users' datagrams, [`Turns`] the order of flows, [`Writers`] the writers that wait
-//! for room, [`UsersTraffic`] the bytes of each user. The session only connects them. Frames arrive
-//! in `input` and are sent in `transmit`.
+//! for room, [`UsersTraffic`] the bytes of each user, [`ConfinedTraffic`] those of confined flows.
+//! The session only connects them. Frames arrive in `input` and are sent in `transmit`.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use polyrail_model::{Bytes, Destination, FlowId, NodeRole, SessionKey, UserId, Weight};
 use polyrail_scheduler::Chain;
 
+use super::confined::ConfinedTraffic;
 use super::datagrams::Datagrams;
 use super::flow_control::FlowControl;
 use super::flows::Flows;
@@ -47,6 +48,7 @@ pub(crate) struct Session {
     pub(super) turns: Turns,
     pub(super) writers: Writers,
     pub(super) traffic: UsersTraffic,
+    pub(super) confined: ConfinedTraffic,
     /// OPENs that wait for first data, and until when.
     open_line: VecDeque<(Instant, FlowId)>,
     /// Reset flows that may deliver earlier data, and until when.
@@ -86,6 +88,7 @@ impl Session {
             turns: Turns::new(now),
             writers: Writers::default(),
             traffic: UsersTraffic::default(),
+            confined: ConfinedTraffic::default(),
             open_line: VecDeque::new(),
             reset_line: VecDeque::new(),
             unopened_at: None,

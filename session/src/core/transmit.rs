@@ -10,6 +10,7 @@ use polyrail_scheduler::{
     Again, Decision, Input, Note, OutView, PathSet, PathView, RUN_MAX, SEGMENT, SegmentView, Turn,
 };
 
+use super::confined::confined;
 use super::outlet::Outlet;
 use super::session::Session;
 use crate::flow::{Piece, Waiting};
@@ -68,8 +69,10 @@ impl Session {
                     self.turns.queue.push_front(turn);
                     break;
                 }
-                Served::Wait { fresh: false } => {
-                    self.turns.aside.push(turn);
+                waits => {
+                    // A confined flow may wait for long, and must not shorten the runs of others.
+                    let interactive = turn.interactive && !matches!(waits, Served::Confined);
+                    self.turns.aside.push(Turn { interactive, ..turn });
                     in_vain += 1;
                     if in_vain >= ASIDE_MAX {
                         return self.turns.wake_by(now + WAKE_APART);
@@ -96,6 +99,11 @@ impl Session {
             None => {}
         }
         let Some(flow) = self.flows.get_mut(turn.flow) else { return Served::Nothing };
+        let own = flow.only.map(|only| confined(views, only));
+        let views = own.as_deref().unwrap_or(views);
+        if !views.iter().any(PathView::available) {
+            return Served::Confined;
+        }
         let allowance = self.flow_control.allowance(flow);
         let Some(piece) = flow.send.piece(allowance) else {
             flow.queued = false;
@@ -123,6 +131,9 @@ impl Session {
             Decision::Wait { until } => {
                 // A rule that returns the current time would be asked forever.
                 until.into_iter().for_each(|at| self.turns.wake_by(at.max(now + WAKE_APART)));
+                if own.is_some() {
+                    return Served::Confined;
+                }
                 return Served::Wait { fresh: !piece.again && until.is_none() };
             }
         };
@@ -223,6 +234,9 @@ impl Session {
         let weight = flow.weight;
         for path in on.iter().filter_map(|slot| self.paths.get(slot)) {
             flow.carriers.insert(path.carrier_number);
+            if flow.only.is_some() {
+                self.confined.sent(path.carrier_number, bytes);
+            }
         }
         let run = Carried { flow: turn.flow, start: piece.start, end };
         self.paths.carry(now, on, run, bytes, &self.flows);
@@ -302,6 +316,8 @@ impl Session {
     ) -> bool {
         let &Waiting { piece, live, sent_at, on, mark } = waiting;
         let Some(flow) = self.flows.get(id) else { return false };
+        let own = flow.only.map(|only| confined(views, only));
+        let views = own.as_deref().unwrap_or(views);
         let (length, unsent) = (Bytes(piece.end - piece.start), flow.send.unsent());
         let out = OutView {
             flow: id,
@@ -355,6 +371,8 @@ enum Served {
     Wait {
         fresh: bool,
     },
+    /// The carriers to which the flow is confined have no room.
+    Confined,
 }
 
 /// The longest run while an interactive flow waits: about 3 KB, so that the flow does not wait long

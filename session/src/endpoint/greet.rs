@@ -340,8 +340,8 @@ impl Endpoint {
         session: SessionKey,
         greeting: &Greeting,
     ) -> Result<(), Refusal> {
-        let Settings { families, datagrams, reports, .. } = self.settings;
-        let offer = Offer { families, datagrams, reports };
+        let Settings { families, datagrams, reports, speedtests, .. } = self.settings;
+        let offer = Offer { families, datagrams, reports, speedtests };
         let Some(entry) = self.sessions.get_mut(&session) else {
             return Err((RejectCode::Unknown, "no such session here"));
         };

@@ -392,6 +392,19 @@ impl Endpoint {
         self.with(flow.session, |s| s.write(now, flow.flow, bytes)).unwrap_or(bytes.len())
     }
 
+    /// Sends the data of a flow only over these carriers from now on, copies and reinjections
+    /// included, for a measurement. Returns false, and changes nothing, if the flow is closed or
+    /// none of them has had a path in its session.
+    pub fn confine(&mut self, flow: FlowKey, carriers: &[String]) -> bool {
+        self.with(flow.session, |s| s.confine(flow.flow, carriers)).unwrap_or(false)
+    }
+
+    /// Bytes of confined flows since the session began, sent and received, by carrier.
+    pub fn confined_traffic(&self, session: SessionKey) -> BTreeMap<String, [u64; 2]> {
+        let entry = self.sessions.get(&session);
+        entry.map(|entry| entry.session.confined_traffic()).unwrap_or_default()
+    }
+
     /// The number of bytes that [`Endpoint::write`] takes now. If it is small, [`Event::Writable`]
     /// follows when there is more room.
     pub fn write_room(&mut self, flow: FlowKey) -> usize {

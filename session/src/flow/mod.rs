@@ -62,6 +62,8 @@ pub(crate) struct Flow {
     pub moved_at: Instant,
     /// The carriers that have carried it, in either direction.
     pub carriers: CarrierSet,
+    /// The only carriers that may carry the data that this side sends, if it is confined.
+    pub only: Option<CarrierSet>,
     /// Bytes sent, with an exponential decay over a second.
     recent: f64,
     recent_at: Instant,
@@ -148,6 +150,7 @@ impl Flow {
             begun_at: now,
             moved_at: now,
             carriers: CarrierSet::default(),
+            only: None,
             recent: 0.0,
             recent_at: now,
         }

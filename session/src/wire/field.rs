@@ -68,10 +68,13 @@ fields! {
         |cursor| Ok(Self::from_code(cursor.number()?).unwrap_or(Self::Internal));
     Offer: |offer, out| {
         let Families { v4, v6 } = offer.families;
-        out.push(bit(v4, 0) | bit(v6, 1) | bit(offer.datagrams, 2) | bit(offer.reports, 3));
+        let families = bit(v4, 0) | bit(v6, 1);
+        let more = bit(offer.datagrams, 2) | bit(offer.reports, 3) | bit(offer.speedtests, 4);
+        out.push(families | more);
     }, |cursor| cursor.byte().map(|bits| {
         let families = Families { v4: has(bits, 0), v6: has(bits, 1) };
-        Self { families, datagrams: has(bits, 2), reports: has(bits, 3) }
+        let (datagrams, reports) = (has(bits, 2), has(bits, 3));
+        Self { families, datagrams, reports, speedtests: has(bits, 4) }
     });
     DataMarks: |marks, out| {
         out.push(bit(marks.fin, 0) | bit(marks.tail, 1) | weight_bits(marks.weight, 2));

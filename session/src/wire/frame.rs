@@ -180,6 +180,8 @@ pub struct Offer {
     pub datagrams: bool,
     /// It takes gateways' reports, for its metrics.
     pub reports: bool,
+    /// It serves speed tests.
+    pub speedtests: bool,
 }
 
 /// The initial credit that a side grants its peer.

@@ -151,7 +151,7 @@ proptest! {
         round_trip(&Frame::Hello { instance, greeting: greeting.clone(), terms }, cut);
         round_trip(&Frame::Join { session, proof, greeting }, cut);
         let (counter, founder) = numbers;
-        let offer = Offer { families: Families { v4, v6 }, datagrams: v4, reports: v6 };
+        let offer = Offer { families: Families { v4, v6 }, datagrams: v4, reports: v6, speedtests: v4 };
         round_trip(&Frame::Welcome { session, counter, founder, offer, terms }, cut);
         round_trip(&Frame::Reject { code: RejectCode::Replayed, reason: reason.clone() }, cut);
         round_trip(&Frame::GoAway { reason }, cut);
@@ -293,15 +293,15 @@ fn samples() -> Vec<Vec<u8>> {
         waited_us: 400_000,
         payload: b"opaque",
     };
-    let welcome = |datagrams, reports| {
+    let welcome = |datagrams, reports, speedtests| {
         let session = SessionId([8; 16]);
-        let offer = Offer { families: Families::BOTH, datagrams, reports };
+        let offer = Offer { families: Families::BOTH, datagrams, reports, speedtests };
         Frame::Welcome { session, counter: 3, founder: 1, offer, terms }
     };
     let frames = [
         Frame::Hello { instance: InstanceId([7; 16]), greeting: greeting.clone(), terms },
         Frame::Join { session: SessionId([8; 16]), proof: [9; 32], greeting },
-        welcome(false, false),
+        welcome(false, false, false),
         Frame::Reject { code: RejectCode::Unknown, reason: "gone".into() },
         Frame::Open { open, data: b"GET / HTTP/1.1\r\n\r\n" },
         Frame::Data { flow, sequence: 1_000, sent_us: 6_000, marks, data: b"hello" },
@@ -319,8 +319,9 @@ fn samples() -> Vec<Vec<u8>> {
         Frame::Unknown { kind: 0x12 },
         message(false),
         message(true),
-        welcome(true, false),
-        welcome(true, true),
+        welcome(true, false, false),
+        welcome(true, true, false),
+        welcome(true, true, true),
     ];
     let encoded = |frame: &Frame<'_>| {
         let mut bytes = Vec::new();

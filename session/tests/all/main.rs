@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)] // tests, with a base for their clock
 
 mod clouds;
+mod confined;
 mod datagrams;
 mod endpoints;
 mod hostile_gateway;

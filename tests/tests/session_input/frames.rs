@@ -126,7 +126,7 @@ fn random_frame(dice: &mut Dice, target: NodeRole, out: &mut Vec<u8>) {
             session: SessionId([dice.number() as u8; 16]),
             counter: dice.between(0, 6),
             founder: dice.between(0, 6),
-            offer: Offer { families: Families::BOTH, datagrams: true, reports: false },
+            offer: Offer { families: Families::BOTH, datagrams: true, ..Offer::default() },
             terms: terms(dice),
         },
         3 => Frame::Reject { code: dice.pick(RejectCode::ALL), reason: "it is so".to_owned() },

@@ -32,7 +32,7 @@ pub fn frame(input: &mut Input<'_>) -> Frame<'static> {
             session: SessionId([input.byte(); 16]),
             counter: (input.byte() % 8).into(),
             founder: (input.byte() % 8).into(),
-            offer: Offer { families: Families::BOTH, datagrams: true, reports: false },
+            offer: Offer { families: Families::BOTH, datagrams: true, ..Offer::default() },
             terms: terms(input),
         },
         3 => Frame::Reject { code: input.pick(RejectCode::ALL), reason: "no".to_owned() },

@@ -362,7 +362,7 @@ fn greeting(target: NodeRole, counter: u64) -> Vec<u8> {
             session: SessionId([1; 16]),
             counter,
             founder: 1,
-            offer: Offer { families: Families::BOTH, datagrams: true, reports: false },
+            offer: Offer { families: Families::BOTH, datagrams: true, ..Offer::default() },
             terms,
         },
     };

@@ -1,0 +1,285 @@
+//! The cloud's end of gateways' speed tests: flows to a reserved name, served from memory.
+//!
+//! A gateway is untrusted. It gets nothing that a flow to a server of its own would not give it:
+//! bytes over its own paths, under their congestion control. Time, bytes, flows and the number of
+//! measurements are bounded. Nothing is resolved or dialled.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use polyrail_daemon::speedtest::{REQUEST_MAX, Received, Request, SECONDS_MAX, Service, USER};
+use polyrail_model::{Bucket, Identity, UserId};
+use polyrail_session::{Endpoint, FlowKey, ResetReason, SessionKey};
+
+/// The flows of speed tests.
+#[derive(Debug, Default)]
+pub(crate) struct Speedtests {
+    flows: BTreeMap<FlowKey, Served>,
+    /// The measurements that each gateway may begin; full ones are not kept.
+    budgets: BTreeMap<Identity, Bucket>,
+}
+
+/// One flow.
+#[derive(Debug)]
+struct Served {
+    gateway: Identity,
+    work: Work,
+    /// When it is reset at the latest.
+    until: Instant,
+}
+
+#[derive(Debug)]
+enum Work {
+    /// Receives the request.
+    Request(Vec<u8>),
+    Echo,
+    /// Sends this many bytes more.
+    Source { left: u64 },
+    Sink(Sink),
+    /// All is sent.
+    Over,
+}
+
+/// What a sink has received.
+#[derive(Debug)]
+struct Sink {
+    /// When the first bytes came.
+    begun: Option<Instant>,
+    bytes: u64,
+    time: Duration,
+    bytes_max: u64,
+}
+
+impl Speedtests {
+    /// Serves a new flow to the reserved name. Only the gateway itself may open one.
+    pub(crate) fn open(
+        &mut self,
+        now: Instant,
+        endpoint: &mut Endpoint,
+        (flow, user): (FlowKey, UserId),
+        gateway: &Identity,
+    ) {
+        if user != USER {
+            return endpoint.reset(now, flow, ResetReason::HostNotFound);
+        }
+        if self.of(flow.session).count() >= FLOWS_OF_SESSION || self.flows.len() >= FLOWS_MAX {
+            return endpoint.reset(now, flow, ResetReason::Quota);
+        }
+        let (work, until) = (Work::Request(Vec::new()), now + REQUEST_WAIT);
+        self.flows.insert(flow, Served { gateway: gateway.clone(), work, until });
+        endpoint.dialed(now, flow);
+        self.serve(now, endpoint, flow);
+    }
+
+    /// The flows of a session.
+    fn of(&self, session: SessionKey) -> impl Iterator<Item = (FlowKey, &Served)> {
+        let all = self.flows.iter().map(|(flow, served)| (*flow, served));
+        all.filter(move |(flow, _)| flow.session == session)
+    }
+
+    /// Handles an event of a flow; returns false if it is none of a speed test.
+    pub(crate) fn serve(&mut self, now: Instant, endpoint: &mut Endpoint, flow: FlowKey) -> bool {
+        let Some(served) = self.flows.get_mut(&flow) else { return false };
+        if let Work::Request(request) = &mut served.work {
+            let bytes = endpoint.readable(flow).concat();
+            let end = bytes.iter().position(|byte| *byte == b'\n');
+            request.extend_from_slice(&bytes[..end.unwrap_or(bytes.len())]);
+            endpoint.consume(now, flow, end.map_or(bytes.len(), |end| end + 1));
+            if request.len() > REQUEST_MAX || (end.is_some() && Request::parse(request).is_none()) {
+                self.end(now, endpoint, flow, ResetReason::Protocol);
+                return true;
+            }
+            let Some(request) = end.and_then(|_| Request::parse(request)) else { return true };
+            if let Err(reason) = self.begin(now, endpoint, flow, &request) {
+                self.end(now, endpoint, flow, reason);
+                return true;
+            }
+        }
+        if let Some(served) = self.flows.get_mut(&flow) {
+            served.work.advance(now, endpoint, flow);
+        }
+        true
+    }
+
+    /// Begins what a request asks for.
+    fn begin(
+        &mut self,
+        now: Instant,
+        endpoint: &mut Endpoint,
+        flow: FlowKey,
+        request: &Request,
+    ) -> Result<(), ResetReason> {
+        if !endpoint.confine(flow, &request.carriers) {
+            return Err(ResetReason::Unreachable);
+        }
+        let (time, bytes) = (Duration::from_secs(request.seconds), request.seconds * BYTES_PER_S);
+        let (work, until) = match request.service {
+            Service::Echo => (Work::Echo, now + ECHO_MAX),
+            Service::Source => (Work::Source { left: bytes }, now + time + GRACE),
+            Service::Sink => {
+                let sink = Sink { begun: None, bytes: 0, time, bytes_max: bytes };
+                (Work::Sink(sink), now + time + GRACE)
+            }
+        };
+        let Some(served) = self.flows.get_mut(&flow) else { return Err(ResetReason::Internal) };
+        if work.is_load() && !take(&mut self.budgets, now, &served.gateway) {
+            return Err(ResetReason::Quota);
+        }
+        let is_load = work.is_load();
+        (served.work, served.until) = (work, until);
+        // The end of the step before may still be on its way.
+        let same = |(other, served): (FlowKey, &Served)| {
+            let is_same = other != flow && !matches!(served.work, Work::Request(_));
+            (is_same && served.work.is_load() == is_load).then_some(other)
+        };
+        let older: Vec<FlowKey> = self.of(flow.session).filter_map(same).collect();
+        older.into_iter().for_each(|old| self.end(now, endpoint, old, ResetReason::Quota));
+        Ok(())
+    }
+
+    fn end(&mut self, now: Instant, endpoint: &mut Endpoint, flow: FlowKey, reason: ResetReason) {
+        self.flows.remove(&flow);
+        endpoint.reset(now, flow, reason);
+    }
+
+    /// A flow has ended.
+    pub(crate) fn on_gone(&mut self, flow: FlowKey) {
+        self.flows.remove(&flow);
+    }
+
+    /// A session has ended.
+    pub(crate) fn forget(&mut self, session: SessionKey) {
+        self.flows.retain(|flow, _| flow.session != session);
+    }
+
+    /// Ends what is due.
+    pub(crate) fn on_turn(&mut self, now: Instant, endpoint: &mut Endpoint) {
+        if self.next_timeout().is_none_or(|at| at > now) {
+            return;
+        }
+        for flow in self.flows.keys().copied().collect::<Vec<_>>() {
+            let Some(served) = self.flows.get_mut(&flow) else { continue };
+            if served.until <= now {
+                self.end(now, endpoint, flow, ResetReason::TimedOut);
+            } else if served.work.due_at().is_some_and(|at| at <= now) {
+                served.work.advance(now, endpoint, flow);
+            }
+        }
+    }
+
+    /// When [`Speedtests::on_turn`] is due.
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        let due = |served: &Served| served.work.due_at().into_iter().chain([served.until]).min();
+        self.flows.values().filter_map(due).min()
+    }
+}
+
+impl Work {
+    /// Whether it fills a path.
+    fn is_load(&self) -> bool {
+        matches!(self, Self::Source { .. } | Self::Sink(_))
+    }
+
+    /// When a sink has received for long enough.
+    fn due_at(&self) -> Option<Instant> {
+        match self {
+            Self::Sink(sink) => sink.begun.map(|begun| begun + sink.time),
+            _ => None,
+        }
+    }
+
+    /// Moves the bytes that can be moved.
+    fn advance(&mut self, now: Instant, endpoint: &mut Endpoint, flow: FlowKey) {
+        match self {
+            Self::Echo => {
+                let bytes = endpoint.readable(flow).concat();
+                let taken = endpoint.write(now, flow, &bytes);
+                endpoint.consume(now, flow, taken);
+                if endpoint.finished(flow) {
+                    endpoint.finish(now, flow);
+                }
+            }
+            Self::Source { left } => {
+                for _ in 0..CHUNKS_MAX {
+                    let chunk = CHUNK.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
+                    let taken = endpoint.write(now, flow, &CHUNK[..chunk]);
+                    *left -= taken as u64;
+                    if *left == 0 {
+                        endpoint.finish(now, flow);
+                        *self = Self::Over;
+                        break;
+                    }
+                    if taken < chunk {
+                        break;
+                    }
+                }
+            }
+            Self::Sink(sink) => {
+                if let Some(received) = sink.receive(now, endpoint, flow) {
+                    // The send buffer is empty: it takes the line.
+                    endpoint.write(now, flow, received.line().as_bytes());
+                    endpoint.finish(now, flow);
+                    *self = Self::Over;
+                }
+            }
+            // The rest of a sink's bytes.
+            Self::Request(_) | Self::Over => {
+                let count = endpoint.readable(flow).iter().map(|part| part.len()).sum();
+                endpoint.consume(now, flow, count);
+            }
+        }
+    }
+}
+
+impl Sink {
+    /// Receives; returns the result once it is complete.
+    fn receive(
+        &mut self,
+        now: Instant,
+        endpoint: &mut Endpoint,
+        flow: FlowKey,
+    ) -> Option<Received> {
+        let count = endpoint.readable(flow).iter().map(|part| part.len()).sum();
+        endpoint.consume(now, flow, count);
+        let Some(begun) = self.begun else {
+            // The first bytes begin the measurement and do not count.
+            self.begun = (count > 0).then_some(now);
+            return None;
+        };
+        self.bytes += count as u64;
+        let time = now.saturating_duration_since(begun);
+        let is_complete =
+            time >= self.time || self.bytes >= self.bytes_max || endpoint.finished(flow);
+        let time_us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        is_complete.then_some(Received { bytes: self.bytes, time_us })
+    }
+}
+
+/// Takes a measurement from a gateway's budget.
+fn take(budgets: &mut BTreeMap<Identity, Bucket>, now: Instant, gateway: &Identity) -> bool {
+    budgets.retain(|_, bucket| !bucket.is_full(now));
+    let new = || Bucket::new(now, LOADS_PER_S, LOADS_AT_ONCE);
+    budgets.entry(gateway.clone()).or_insert_with(new).take(now, 1)
+}
+
+/// The flows of a session: an echo and a load, and those whose end is on its way.
+const FLOWS_OF_SESSION: usize = 4;
+/// The flows of all sessions.
+const FLOWS_MAX: usize = 256;
+/// Measurements of one direction that a gateway may begin at once: 17 carriers and their bond,
+/// twice.
+const LOADS_AT_ONCE: f64 = 72.0;
+/// Then it may begin one in 10 s.
+const LOADS_PER_S: f64 = 0.1;
+/// The most bytes of a measurement for each of its seconds: 1 Gbit/s.
+const BYTES_PER_S: u64 = 125_000_000;
+/// How long a request may take to arrive.
+const REQUEST_WAIT: Duration = Duration::from_secs(10);
+/// How much longer than requested a load may take. Its gateway ends it.
+const GRACE: Duration = Duration::from_secs(10);
+/// How long an echo may last: both directions and the time between.
+const ECHO_MAX: Duration = Duration::from_secs(2 * (SECONDS_MAX + 15));
+/// What a source sends. Tunnels encrypt it, so that no carrier compresses it.
+static CHUNK: [u8; 64 * 1024] = [0; 64 * 1024];
+/// A bound of one call: a flow that is over takes any number of bytes.
+const CHUNKS_MAX: usize = 1_024;

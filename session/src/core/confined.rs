@@ -1,0 +1,62 @@
+//! Flows that are confined to some carriers, for measurements of these carriers alone.
+//!
+//! The scheduler sees all other paths as stalled while it serves such a flow, so its data, copies
+//! and reinjections keep to the carriers. Control frames do not. Each side confines what it sends.
+
+use std::collections::BTreeMap;
+
+use polyrail_model::{Bytes, FlowId};
+use polyrail_scheduler::{PathView, rank};
+
+use super::session::Session;
+use crate::carriers::{CarrierNames, CarrierSet};
+
+/// Bytes of confined flows since the session began, sent and received, by the number of the
+/// carrier.
+#[derive(Debug, Default)]
+pub(crate) struct ConfinedTraffic(BTreeMap<u32, [u64; 2]>);
+
+impl ConfinedTraffic {
+    pub fn sent(&mut self, carrier: u32, bytes: u64) {
+        self.0.entry(carrier).or_default()[0] += bytes;
+    }
+
+    pub fn received(&mut self, carrier: u32, bytes: u64) {
+        self.0.entry(carrier).or_default()[1] += bytes;
+    }
+
+    /// The bytes by the name of the carrier.
+    fn named(&self, names: &CarrierNames) -> BTreeMap<String, [u64; 2]> {
+        let named = |(number, bytes): (&u32, &[u64; 2])| Some((names.name(*number)?.into(), *bytes));
+        self.0.iter().filter_map(named).collect()
+    }
+}
+
+impl Session {
+    /// Sends new data of a flow only over these carriers. Returns false, and changes nothing, if
+    /// none of them has had a path in this session.
+    pub fn confine(&mut self, id: FlowId, carriers: &[String]) -> bool {
+        let only = self.paths.names.set(carriers);
+        match self.flows.get_mut(id) {
+            Some(flow) if !only.is_empty() => flow.only = Some(only),
+            _ => return false,
+        }
+        true
+    }
+
+    /// Bytes of confined flows, sent and received, by carrier.
+    pub fn confined_traffic(&self) -> BTreeMap<String, [u64; 2]> {
+        self.confined.named(&self.paths.names)
+    }
+}
+
+/// The paths as a flow sees them that is confined to these carriers.
+pub(super) fn confined(views: &[PathView], only: CarrierSet) -> Vec<PathView> {
+    let mut views = views.to_vec();
+    for view in views.iter_mut().filter(|view| !only.contains(view.carrier)) {
+        (view.stalled, view.room) = (true, Bytes::ZERO);
+    }
+    // A secondary is no backup of a primary that the flow may not use.
+    rank(&mut views);
+    views
+}
