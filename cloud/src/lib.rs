@@ -23,3 +23,4 @@ mod reports;
 #[cfg(test)]
 #[path = "../../relay/tests/common/side.rs"]
 mod side;
+mod speedtest;

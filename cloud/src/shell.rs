@@ -47,6 +47,7 @@ use crate::paths::{Paths, full_name};
 use crate::reach;
 use crate::reports::Reports;
 use crate::resolve::Resolver;
+use crate::speedtest::Speedtests;
 
 /// Runs the daemon until a signal ends it.
 ///
@@ -61,7 +62,8 @@ pub fn run(config: CloudConfig, start: StartOptions) -> anyhow::Result<()> {
     let identity = TlsIdentity::load(&config.common.tls.paths())?;
     let families = reach::families(config.dial.families());
     let reports = config.common.metrics.is_some();
-    let settings = Settings { families, reports, ..session_settings(&config.common) };
+    let common = session_settings(&config.common);
+    let settings = Settings { families, reports, speedtests: true, ..common };
     let endpoint = Endpoint::cloud(now, settings.clone(), random()?);
     let relay_settings = relay_settings(&config.common);
     let mut relay = Relay::new(poll.registry().try_clone()?, endpoint, relay_settings);
@@ -148,6 +150,7 @@ pub(crate) struct Cloud {
     /// The gateway of each session.
     gateways: BTreeMap<SessionKey, Identity>,
     pub(crate) reports: Reports,
+    speedtests: Speedtests,
     pub(crate) lines: Lines,
     pub(crate) refused_connections: LogLimiter,
     pub(crate) failed_dials: Failures,
@@ -191,6 +194,7 @@ impl Cloud {
             refused: 0,
             gateways: BTreeMap::new(),
             reports: Reports::default(),
+            speedtests: Speedtests::default(),
             lines: Lines::default(),
             refused_connections: LogLimiter::default(),
             failed_dials: Failures::default(),
@@ -277,6 +281,11 @@ impl Cloud {
         match event {
             Event::Opened { flow, user, destination } => {
                 tracing::debug!(?flow, %destination, "opened");
+                if polyrail_daemon::speedtest::is_destination(&destination) {
+                    let Some(gateway) = self.gateways.get(&flow.session) else { return };
+                    let of = (flow, user);
+                    return self.speedtests.open(now, relay.endpoint(), of, gateway);
+                }
                 if !self.limit_dials(now, relay) && !relay.endpoint().shed_for(now, flow) {
                     let error = DialError::Overload("too many open files (LimitNOFILE)".into());
                     return self.fail_dial(now, relay, (flow, user), &destination, &error);
@@ -286,6 +295,10 @@ impl Cloud {
             // Closed before its dial finished.
             Event::Reset { flow, .. } | Event::Closed { flow } => {
                 self.dialer.cancel(now, DialKey::Flow(flow));
+                self.speedtests.on_gone(flow);
+            }
+            Event::Readable { flow } | Event::Writable { flow } => {
+                self.speedtests.serve(now, relay.endpoint(), flow);
             }
             Event::Datagram { session, datagram } => {
                 let lookup = self.datagrams.send(now, session, datagram);
@@ -333,6 +346,7 @@ impl Cloud {
         self.refusals.forget(session);
         self.datagrams.forget(session);
         self.reports.forget(session);
+        self.speedtests.forget(session);
         if let Some(suppressed) = self.lines.permit(now, gateway.as_ref()) {
             let name = gateway.as_ref().map(Identity::as_str).unwrap_or_default();
             tracing::info!(gateway = name, %reason, suppressed, "session ended");
@@ -501,6 +515,7 @@ impl Shell for Cloud {
 
     fn on_turn(&mut self, now: Instant, relay: &mut Relay) {
         self.datagrams.on_turn(now, relay);
+        self.speedtests.on_turn(now, relay.endpoint());
         self.listeners.on_turn(now, relay, &self.congestion, self.daemon.shutdown.takes_tunnels());
         if self.dialer.next_timeout().is_some_and(|at| at <= now) {
             self.dialer.on_timeout(now);
@@ -524,6 +539,7 @@ impl Shell for Cloud {
         let others = [
             self.dialer.next_timeout(),
             self.datagrams.next_timeout(now),
+            self.speedtests.next_timeout(),
             self.daemon.next_timeout(),
             accepts,
         ];

@@ -1,8 +1,8 @@
 //! The cloud's end of gateways' speed tests: flows to a reserved name, served from memory.
 //!
 //! A gateway is untrusted. It gets nothing that a flow to a server of its own would not give it:
-//! bytes over its own paths, under their congestion control. Time, bytes, flows and the number of
-//! measurements are bounded. Nothing is resolved or dialled.
+//! bytes over its own paths, under their congestion control. Time, bytes, flows and requests are
+//! bounded. Nothing is resolved or dialled.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use polyrail_session::{Endpoint, FlowKey, ResetReason, SessionKey};
 #[derive(Debug, Default)]
 pub(crate) struct Speedtests {
     flows: BTreeMap<FlowKey, Served>,
-    /// The measurements that each gateway may begin; full ones are not kept.
+    /// The requests that each gateway may make; full budgets are not kept.
     budgets: BTreeMap<Identity, Bucket>,
 }
 
@@ -32,9 +32,14 @@ struct Served {
 enum Work {
     /// Receives the request.
     Request(Vec<u8>),
-    Echo,
+    /// Returns at most this many bytes more.
+    Echo {
+        left: usize,
+    },
     /// Sends this many bytes more.
-    Source { left: u64 },
+    Source {
+        left: u64,
+    },
     Sink(Sink),
     /// All is sent.
     Over,
@@ -114,7 +119,7 @@ impl Speedtests {
         }
         let (time, bytes) = (Duration::from_secs(request.seconds), request.seconds * BYTES_PER_S);
         let (work, until) = match request.service {
-            Service::Echo => (Work::Echo, now + ECHO_MAX),
+            Service::Echo => (Work::Echo { left: ECHO_BYTES }, now + ECHO_MAX),
             Service::Source => (Work::Source { left: bytes }, now + time + GRACE),
             Service::Sink => {
                 let sink = Sink { begun: None, bytes: 0, time, bytes_max: bytes };
@@ -122,7 +127,7 @@ impl Speedtests {
             }
         };
         let Some(served) = self.flows.get_mut(&flow) else { return Err(ResetReason::Internal) };
-        if work.is_load() && !take(&mut self.budgets, now, &served.gateway) {
+        if !take(&mut self.budgets, now, &served.gateway) {
             return Err(ResetReason::Quota);
         }
         let is_load = work.is_load();
@@ -191,9 +196,10 @@ impl Work {
     /// Moves the bytes that can be moved.
     fn advance(&mut self, now: Instant, endpoint: &mut Endpoint, flow: FlowKey) {
         match self {
-            Self::Echo => {
+            Self::Echo { left } => {
                 let bytes = endpoint.readable(flow).concat();
-                let taken = endpoint.write(now, flow, &bytes);
+                let taken = endpoint.write(now, flow, &bytes[..bytes.len().min(*left)]);
+                *left -= taken;
                 endpoint.consume(now, flow, taken);
                 if endpoint.finished(flow) {
                     endpoint.finish(now, flow);
@@ -255,10 +261,10 @@ impl Sink {
     }
 }
 
-/// Takes a measurement from a gateway's budget.
+/// Takes a request from a gateway's budget.
 fn take(budgets: &mut BTreeMap<Identity, Bucket>, now: Instant, gateway: &Identity) -> bool {
     budgets.retain(|_, bucket| !bucket.is_full(now));
-    let new = || Bucket::new(now, LOADS_PER_S, LOADS_AT_ONCE);
+    let new = || Bucket::new(now, REQUESTS_PER_S, REQUESTS_AT_ONCE);
     budgets.entry(gateway.clone()).or_insert_with(new).take(now, 1)
 }
 
@@ -266,11 +272,12 @@ fn take(budgets: &mut BTreeMap<Identity, Bucket>, now: Instant, gateway: &Identi
 const FLOWS_OF_SESSION: usize = 4;
 /// The flows of all sessions.
 const FLOWS_MAX: usize = 256;
-/// Measurements of one direction that a gateway may begin at once: 17 carriers and their bond,
-/// twice.
-const LOADS_AT_ONCE: f64 = 72.0;
-/// Then it may begin one in 10 s.
-const LOADS_PER_S: f64 = 0.1;
+/// Requests of a gateway at once: twice those of 17 carriers and their bond, three of each.
+const REQUESTS_AT_ONCE: f64 = 108.0;
+/// Then one in 5 s.
+const REQUESTS_PER_S: f64 = 0.2;
+/// The most bytes of an echo; a gateway sends ten a second.
+const ECHO_BYTES: usize = 16 * 1024;
 /// The most bytes of a measurement for each of its seconds: 1 Gbit/s.
 const BYTES_PER_S: u64 = 125_000_000;
 /// How long a request may take to arrive.

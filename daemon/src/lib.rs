@@ -13,6 +13,7 @@ mod daemon;
 mod lists;
 pub mod refusals;
 pub mod request;
+pub mod speedtest;
 pub mod start;
 mod supervisor;
 pub mod survey;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use polyrail_admin::metrics::{MetricsSnapshot, REPORT_MAX, TurnHistogram};
 use polyrail_admin::{
     AdminCommand, AdminError, DataUsage, DrainState, FlowState, LinkChange, PathChange, PathState,
-    Snapshot, UserState,
+    Snapshot, SpeedtestOrder, SpeedtestState, UserState,
 };
 use polyrail_config::{Config, Tables};
 use polyrail_identity::TlsIdentity;
@@ -81,6 +81,19 @@ pub trait Operate {
         Err(AdminError::refused(reason))
     }
 
+    /// Starts a speed test, or without an order reports the latest one.
+    ///
+    /// # Errors
+    /// Only a gateway tests, one test at a time.
+    fn speedtest(
+        &mut self,
+        _now: Instant,
+        _relay: &mut Relay,
+        _order: Option<&SpeedtestOrder>,
+    ) -> Result<SpeedtestState, AdminError> {
+        Err(AdminError::refused("only a gateway tests its carriers: ask the gateway"))
+    }
+
     /// Takes the data that carriers with a cap have used.
     fn on_usage(&mut self, _now: Instant, _usage: Vec<DataUsage>) {}
 
@@ -125,6 +138,11 @@ pub fn serve<O: Operate>(operated: &mut O, now: Instant, relay: &mut Relay) {
             AdminCommand::Drain { limit, reply } => {
                 if reply.is_wanted(now) {
                     reply.send(operated.drain(now, relay, limit));
+                }
+            }
+            AdminCommand::Speedtest { order, reply } => {
+                if reply.is_wanted(now) {
+                    reply.send(operated.speedtest(now, relay, order.as_ref()));
                 }
             }
             AdminCommand::Reload { config, identity, reply } => {

@@ -127,8 +127,17 @@ mod tests {
             assert_eq!(Request::parse(line.trim_end().as_bytes()), Some(request));
         }
         for bad in [
-            "", "echo", "echo 5", "echo 0 a", "echo 31 a", "echo -1 a", "echo 5 a b", "dial 5 a",
-            "echo 99999999999999999999 a", "echo 5 \u{e9} ", "ECHO 5 a",
+            "",
+            "echo",
+            "echo 5",
+            "echo 0 a",
+            "echo 31 a",
+            "echo -1 a",
+            "echo 5 a b",
+            "dial 5 a",
+            "echo 99999999999999999999 a",
+            "echo 5 \u{e9} ",
+            "ECHO 5 a",
         ] {
             assert_eq!(Request::parse(bad.as_bytes()), None, "{bad:?}");
         }

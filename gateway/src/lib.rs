@@ -18,6 +18,7 @@ pub mod shell;
 mod side;
 pub mod socks5;
 mod socks_clients;
+mod speedtest;
 mod telemetry;
 mod too_big;
 pub mod transparent;

@@ -8,7 +8,7 @@ use std::time::Instant;
 use polyrail_admin::metrics::{MetricsSnapshot, REPORT};
 use polyrail_admin::{
     AdminError, AdminEvent, DataUsage, ErrorCode, FlowState, LinkChange, PathChange, PathState,
-    RestartWish, Snapshot, UserState,
+    RestartWish, Snapshot, SpeedtestOrder, SpeedtestState, UserState,
 };
 use polyrail_config::{CarrierConfig, GatewayConfig, GatewayTables};
 use polyrail_daemon::{Daemon, Operate, Refusals, start};
@@ -19,6 +19,7 @@ use polyrail_relay::congestion::{kernel_has, quic_has};
 
 use crate::intercept::direct_carriers;
 use crate::shell::{Gateway, reply_policy};
+use crate::speedtest::CurrentCloud;
 use crate::telemetry;
 
 impl Operate for Gateway {
@@ -125,6 +126,27 @@ impl Operate for Gateway {
         self.direct_at = now;
         self.daemon.check_certificates(now, relay);
         Ok(warnings)
+    }
+
+    fn speedtest(
+        &mut self,
+        now: Instant,
+        relay: &mut Relay,
+        order: Option<&SpeedtestOrder>,
+    ) -> Result<SpeedtestState, AdminError> {
+        let Some(order) = order else { return self.speedtests.state(now) };
+        let cloud = relay.endpoint_ref().current().and_then(|session| {
+            let (name, offer) = self.clouds.offer(session)?;
+            Some(CurrentCloud { session, name: name.to_string(), offer })
+        });
+        let paths = self.paths(now, relay);
+        let carriers = &self.daemon.config.carriers;
+        let is_metered = |name: &str| {
+            carriers.iter().any(|carrier| carrier.name.as_str() == name && carrier.metered)
+        };
+        let started = self.speedtests.start(now, order, cloud, &paths, is_metered)?;
+        tracing::info!(seconds = order.seconds, carriers = ?order.carriers, "speed test started");
+        Ok(started)
     }
 
     fn on_usage(&mut self, now: Instant, usage: Vec<DataUsage>) {

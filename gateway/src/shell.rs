@@ -18,7 +18,7 @@ use polyrail_daemon::start::{
     linkdb_probe, linkdb_settings, prepare_process, random, relay_settings, session_settings,
     signals, start_linkdb,
 };
-use polyrail_daemon::{Certificates, Daemon, Refusals, Refused, Supervisor};
+use polyrail_daemon::{Certificates, Daemon, Operate, Refusals, Refused, Supervisor};
 use polyrail_identity::TlsIdentity;
 use polyrail_model::{
     BindingId, Destination, FlowId, FlowKind, FlowName, Identity, InstanceId, NodeRole,
@@ -38,6 +38,7 @@ use crate::intercept;
 use crate::name_service::NameService;
 use crate::socks_clients::{CLIENTS_MAX, SocksClients};
 use crate::socks5::ReplyCode;
+use crate::speedtest::Speedtests;
 use crate::transparent::TransparentUdp;
 use crate::users::Users;
 use crate::{socks_clients, telemetry, transparent};
@@ -131,6 +132,7 @@ pub(crate) struct Gateway {
     pub(crate) diversion: Option<Diversion>,
     /// When to look again at the carriers that `direct:` traffic may use.
     pub(crate) direct_at: Instant,
+    pub(crate) speedtests: Speedtests,
     /// Refusals of users of the current session.
     pub(crate) refusals: Refusals,
     refused_lines: LogLimiter,
@@ -177,6 +179,7 @@ impl Gateway {
             daemon,
             diversion,
             direct_at: now,
+            speedtests: Speedtests::default(),
             refusals: Refusals::default(),
             refused_lines: LogLimiter::default(),
             sockets_max,
@@ -407,6 +410,9 @@ impl Gateway {
     }
 
     fn on_flow(&mut self, now: Instant, relay: &mut Relay, flow: FlowKey, event: &Event) {
+        if self.speedtests.on_flow(now, relay.endpoint(), flow) {
+            return;
+        }
         if !self.names.as_mut().is_some_and(|names| names.on_flow(now, relay, flow)) {
             self.clients.on_flow(now, relay, flow, event);
         }
@@ -419,6 +425,9 @@ impl Gateway {
         flow: FlowKey,
         reason: ResetReason,
     ) {
+        if self.speedtests.on_gone(flow, reason) {
+            return;
+        }
         let ours = self.names.as_mut().is_some_and(|names| names.on_gone(now, relay, flow));
         if !ours {
             let refused = matches!(reason, ResetReason::Quota | ResetReason::Overload);
@@ -540,6 +549,10 @@ impl Shell for Gateway {
         for (user, weight) in self.users.take_weights() {
             relay.endpoint().set_weight(user, weight);
         }
+        if self.speedtests.next_timeout().is_some_and(|at| at <= now) {
+            let paths = self.paths(now, relay);
+            self.speedtests.on_turn(now, relay.endpoint(), &paths);
+        }
         self.direct_traffic(now);
         for event in self.clouds.take_events() {
             self.daemon.publish(event);
@@ -563,6 +576,7 @@ impl Shell for Gateway {
             self.datagrams.as_ref().and_then(|datagrams| datagrams.next_timeout(now)),
             carriers.flatten(),
             self.diversion.as_ref().filter(|it| it.has_direct()).map(|_| self.direct_at),
+            self.speedtests.next_timeout(),
             self.daemon.next_timeout(),
         ];
         gates.chain(others.into_iter().flatten()).min()

@@ -8,4 +8,5 @@ mod common;
 mod daemon;
 mod datagrams;
 mod reload;
+mod speedtest;
 mod start;

@@ -15,7 +15,7 @@ use tokio::net::UnixStream;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
-use super::{AdminError, Drain, DrainState, Reloaded};
+use super::{AdminError, Drain, DrainState, Reloaded, SpeedtestOrder, SpeedtestState};
 
 /// A client of a daemon's admin socket; it opens a connection per request.
 #[derive(Debug)]
@@ -96,6 +96,18 @@ impl AdminClient {
     pub fn drain(&self, drain: Drain) -> Result<AdminResponse<DrainState>, ClientError> {
         let body = serde_json::to_string(&drain).map_err(invalid_answer)?;
         self.ask(Method::POST, "/v1/drain", Some(body))
+    }
+
+    /// Starts a speed test.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn start_speedtest(
+        &self,
+        order: &SpeedtestOrder,
+    ) -> Result<AdminResponse<SpeedtestState>, ClientError> {
+        let body = serde_json::to_string(order).map_err(invalid_answer)?;
+        self.ask(Method::POST, "/v1/speedtest", Some(body))
     }
 
     /// Passes events to `take`, line by line, until the stream ends or `take` returns false.

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use super::metrics::MetricsSnapshot;
 use super::{
     AdminError, DataUsage, DrainState, FlowPage, FlowsQuery, LinkChange, PathChange, PathState,
-    Snapshot, UserPage, UsersQuery,
+    Snapshot, SpeedtestOrder, SpeedtestState, UserPage, UsersQuery,
 };
 
 /// A request to the data plane, which answers in the same turn of its loop if it can. Dropping a
@@ -62,6 +62,13 @@ pub enum AdminCommand<C: Tables> {
         limit: Duration,
         /// Where the answer goes.
         reply: Reply<Result<DrainState, AdminError>>,
+    },
+    /// Start a speed test, or report the latest one (gateway).
+    Speedtest {
+        /// The test to start; `None` reports the latest one, and keeps it running.
+        order: Option<SpeedtestOrder>,
+        /// Where the answer goes.
+        reply: Reply<Result<SpeedtestState, AdminError>>,
     },
     /// Take a new configuration; all of it or nothing. It and its certificates were checked. Each
     /// part compares its section with the one in use. The control thread changes the log when the

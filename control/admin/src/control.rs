@@ -17,7 +17,7 @@ use super::stream::Stream;
 use super::{
     API_VERSION, AdminCommand, AdminError, AdminEvent, ConfigState, DrainState, ErrorCode,
     FlowPage, FlowsQuery, LinkChange, LinkDbProbe, PathChange, PathState, PendingReply, Reply,
-    Snapshot, Status, Timestamp, UserPage, UsersQuery, process,
+    Snapshot, SpeedtestOrder, SpeedtestState, Status, Timestamp, UserPage, UsersQuery, process,
 };
 
 /// How long the data plane may take to answer.
@@ -210,5 +210,12 @@ impl<C: Tables> Control<C> {
 
     pub(super) async fn drain(&self, limit: Duration) -> Result<DrainState, AdminError> {
         self.ask(|reply| AdminCommand::Drain { limit, reply }).await?
+    }
+
+    pub(super) async fn speedtest(
+        &self,
+        order: Option<SpeedtestOrder>,
+    ) -> Result<SpeedtestState, AdminError> {
+        self.ask(|reply| AdminCommand::Speedtest { order, reply }).await?
     }
 }

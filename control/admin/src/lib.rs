@@ -30,6 +30,7 @@ mod routes;
 mod scheduler;
 mod server;
 mod socket;
+mod speedtest;
 mod status;
 mod stream;
 mod time;
@@ -55,6 +56,10 @@ pub use path::{
 pub use reloading::Reloaded;
 pub use scheduler::Scheduler;
 pub use server::{AdminOptions, start};
+pub use speedtest::{
+    CarrierBytes, SPEEDTEST_CARRIERS_MAX, SPEEDTEST_S, SPEEDTEST_S_MAX, SkippedCarrier,
+    SpeedtestOrder, SpeedtestPhase, SpeedtestRow, SpeedtestState, SpeedtestStep, SpeedtestStepKind,
+};
 pub use status::{
     API_VERSION, CloudPhase, CloudState, ConfigState, DRAIN_S, DRAIN_S_MAX, Drain, DrainState,
     ProcessState, SessionPhase, SessionState, Snapshot, Status, TunnelCounts,

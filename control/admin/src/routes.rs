@@ -22,7 +22,8 @@ use super::connection::CLIENT_TIMEOUT;
 use super::control::Control;
 use super::{
     AdminError, DRAIN_S_MAX, Drain, DrainState, ErrorCode, FlowPage, FlowsQuery, PathChange,
-    Scheduler, UserPage, UsersQuery,
+    SPEEDTEST_CARRIERS_MAX, SPEEDTEST_S_MAX, Scheduler, SpeedtestOrder, SpeedtestState, UserPage,
+    UsersQuery,
 };
 
 /// The maximum size of a request's body, in bytes.
@@ -32,7 +33,7 @@ pub(super) const BODY_MAX: usize = 16 * 1024;
 pub(super) const READERS_MAX: usize = 16;
 
 /// The address and the methods of each route. `docs/openapi.json` has the same.
-pub(super) fn routes<C: Tables>() -> [(&'static str, MethodRouter<Arc<Control<C>>>); 10] {
+pub(super) fn routes<C: Tables>() -> [(&'static str, MethodRouter<Arc<Control<C>>>); 11] {
     [
         ("/v1/status", get(status::<C>)),
         ("/v1/paths", get(paths::<C>)),
@@ -42,6 +43,7 @@ pub(super) fn routes<C: Tables>() -> [(&'static str, MethodRouter<Arc<Control<C>
         ("/v1/scheduler", put(set_scheduler::<C>)),
         ("/v1/linkdb", get(linkdb::<C>)),
         ("/v1/drain", post(drain::<C>)),
+        ("/v1/speedtest", get(speedtest::<C>).post(start_speedtest::<C>)),
         ("/v1/reload", post(reload::<C>)),
         ("/v1/events", get(events::<C>)),
     ]
@@ -139,6 +141,25 @@ async fn drain<C: Tables>(State(control): Shared<C>, body: Body) -> JsonResult<D
         return Err(bad_request(format!("limit_s is not between 1 and {DRAIN_S_MAX}")));
     }
     control.drain(Duration::from_secs(limit_s)).await.map(Json)
+}
+
+async fn speedtest<C: Tables>(State(control): Shared<C>) -> JsonResult<SpeedtestState> {
+    control.speedtest(None).await.map(Json)
+}
+
+async fn start_speedtest<C: Tables>(
+    State(control): Shared<C>,
+    body: Body,
+) -> JsonResult<SpeedtestState> {
+    let body = read(body).await?;
+    let order: SpeedtestOrder = parse(if body.is_empty() { b"{}" } else { &body })?;
+    if !(1..=SPEEDTEST_S_MAX).contains(&order.seconds) {
+        return Err(bad_request(format!("seconds is not between 1 and {SPEEDTEST_S_MAX}")));
+    }
+    if order.carriers.len() > SPEEDTEST_CARRIERS_MAX {
+        return Err(bad_request(format!("more than {SPEEDTEST_CARRIERS_MAX} carriers")));
+    }
+    control.speedtest(Some(order)).await.map(Json)
 }
 
 async fn reload<C: Tables>(State(control): Shared<C>, body: Body) -> JsonResult<super::Reloaded> {

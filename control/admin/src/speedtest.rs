@@ -101,6 +101,18 @@ pub struct SpeedtestRow {
     pub error: Option<String>,
 }
 
+impl SpeedtestRow {
+    /// The row of these carriers before anything is measured.
+    pub fn new(carriers: &[String]) -> Self {
+        let unused = |carrier: &String| CarrierBytes {
+            carrier: carrier.clone(),
+            sent_bytes: 0,
+            received_bytes: 0,
+        };
+        Self { carriers: carriers.iter().map(unused).collect(), ..Self::default() }
+    }
+}
+
 /// A carrier of a measurement.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CarrierBytes {

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::commands::{admin, check, doctor, linkdb, lists, pki, top};
+use crate::commands::{admin, check, doctor, linkdb, lists, pki, speedtest, top};
 
 /// The operator's command of Polyrail
 #[derive(Parser)]
@@ -50,6 +50,8 @@ enum Command {
     Flows(lists::Flows),
     /// Show the users of a running daemon, those with the most flows first
     Users(lists::Users),
+    /// Measure the carriers of a running gateway, each alone and all together
+    Speedtest(speedtest::Speedtest),
     /// Watch a running daemon: carriers, users, flows and events
     Top(top::Top),
     /// Inspect, export, import and evaluate a database of handovers
@@ -79,6 +81,7 @@ pub fn run() -> ExitCode {
         Command::Events(arguments) => admin::events(&arguments, &mut out),
         Command::Flows(arguments) => lists::flows(&arguments, &mut out),
         Command::Users(arguments) => lists::users(&arguments, &mut out),
+        Command::Speedtest(arguments) => speedtest::run(&arguments, &mut out),
         Command::Top(arguments) => top::run(&arguments, &mut out),
         Command::Linkdb(command) => linkdb::run(command, &mut out),
     };

@@ -17,7 +17,8 @@ use polyrail_admin::metrics::MetricsSnapshot;
 use polyrail_admin::{
     AdminCommand, AdminError, AdminEvent, AdminOptions, CapLevel, CapState, CloudPhase, CloudState,
     DrainState, FlowPage, FlowPhase, FlowState, LinkDbProbe, PathChange, PathCounters, PathPhase,
-    PathState, RefusedCounts, Snapshot, StartOptions, Timestamp, UserPage, UserState,
+    PathState, RefusedCounts, SkippedCarrier, Snapshot, SpeedtestPhase, SpeedtestRow,
+    SpeedtestState, StartOptions, Timestamp, UserPage, UserState,
 };
 use polyrail_config::{CarrierRole, GatewayConfig, GatewayTables, Mode, Overrides};
 use polyrail_identity::{Authority, IssueRequest, NodeRole};
@@ -149,7 +150,36 @@ fn answer(command: AdminCommand<GatewayTables>, mode: &mut Mode) {
         AdminCommand::Drain { limit, reply } => {
             reply.send(Ok(DrainState { flows: 2, ends_in_s: limit.as_secs_f64() }));
         }
+        AdminCommand::Speedtest { order: None, reply } => reply.send(Ok(speedtest())),
+        AdminCommand::Speedtest { order: Some(order), reply } => {
+            if order.carriers == ["b"] {
+                return reply.send(Err(AdminError::refused("a speed test runs")));
+            }
+            let state = SpeedtestPhase::Running;
+            reply.send(Ok(SpeedtestState { state, rows: Vec::new(), ..speedtest() }));
+        }
         AdminCommand::Links(_) | AdminCommand::Usage(_) => {}
+    }
+}
+
+/// A finished test of two carriers, of which one went dark.
+fn speedtest() -> SpeedtestState {
+    let names = ["a", "b"].map(str::to_owned);
+    let mut good = SpeedtestRow::new(&names[..1]);
+    good.carriers[0].received_bytes = 12_000_000;
+    (good.download_bits_per_s, good.upload_bits_per_s) = (Some(19_200_000), Some(4_800_000));
+    (good.rtt_idle_us, good.rtt_download_us) = (Some(40_000), Some(95_500));
+    (good.sent_packets, good.lost_packets) = (200, 3);
+    let error = Some("dark".to_owned());
+    let reason = "it is metered; name it to test it".to_owned();
+    SpeedtestState {
+        state: SpeedtestPhase::Finished,
+        message: None,
+        cloud: "c".to_owned(),
+        seconds: 5,
+        measuring: None,
+        rows: vec![good, SpeedtestRow { error, ..SpeedtestRow::new(&names) }],
+        skipped: vec![SkippedCarrier { carrier: "m".to_owned(), reason }],
     }
 }
 
@@ -298,6 +328,21 @@ fn operator_inspects_and_changes_paths() {
     }
     for limit in ["0s", "25h", "soon", "500ms"] {
         assert_eq!(daemon.polyrail(&format!("drain --limit {limit}")).0, 2, "{limit}");
+    }
+    let (code, text, complaint) = daemon.polyrail("speedtest --seconds 7");
+    assert_eq!((code, complaint.as_str()), (1, ""), "a row has an error: {text}");
+    let wanted = "\
+CARRIER  DOWN         UP          RTT IDLE  RTT DOWN  RTT UP  LOSS UP  BYTES         ERROR
+a        19.2 Mbit/s  4.8 Mbit/s  40.0 ms   95.5 ms   -       1.5 %    12 MB
+(bond)   -            -           -         -         -       -        a 0 B, b 0 B  dark
+not tested: m (it is metered; name it to test it)
+to c; the test competed with passengers as one user
+";
+    assert_eq!(text, wanted);
+    let (code, _, complaint) = daemon.polyrail("speedtest --carrier b");
+    assert!(code == 1 && complaint.contains("a speed test runs"), "{complaint}");
+    for wrong in ["--seconds 0", "--seconds 31", "--carrier"] {
+        assert_eq!(daemon.polyrail(&format!("speedtest {wrong}")).0, 2, "{wrong}");
     }
     let text = daemon.fine("paths a");
     assert!(text.contains("primary, over any interface, to c; no interface since 2"), "{text}");

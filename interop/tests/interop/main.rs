@@ -21,6 +21,7 @@ mod reload;
 mod restart;
 mod semantics;
 mod set_ups;
+mod speedtest;
 mod udp;
 mod wishes;
 

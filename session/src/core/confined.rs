@@ -27,7 +27,8 @@ impl ConfinedTraffic {
 
     /// The bytes by the name of the carrier.
     fn named(&self, names: &CarrierNames) -> BTreeMap<String, [u64; 2]> {
-        let named = |(number, bytes): (&u32, &[u64; 2])| Some((names.name(*number)?.into(), *bytes));
+        let named =
+            |(number, bytes): (&u32, &[u64; 2])| Some((names.name(*number)?.into(), *bytes));
         self.0.iter().filter_map(named).collect()
     }
 }

@@ -24,9 +24,11 @@ use polyrail_model::{FlowKind, SessionKey, TunnelMode, UserId};
 use super::control::Control;
 use super::metrics::MetricsSnapshot;
 use super::{
-    AdminCommand, AdminError, AdminOptions, CloudPhase, CloudState, DrainState, FlowPage,
-    FlowPhase, FlowState, PathChange, PathCounters, PathPhase, PathState, RefusedCounts,
-    SessionPhase, SessionState, Snapshot, StartOptions, Timestamp, UserPage, UserPlace, UserState,
+    AdminCommand, AdminError, AdminOptions, CarrierBytes, CloudPhase, CloudState, DrainState,
+    FlowPage, FlowPhase, FlowState, PathChange, PathCounters, PathPhase, PathState, RefusedCounts,
+    SessionPhase, SessionState, SkippedCarrier, Snapshot, SpeedtestOrder, SpeedtestPhase,
+    SpeedtestRow, SpeedtestState, SpeedtestStep, SpeedtestStepKind, StartOptions, Timestamp,
+    UserPage, UserPlace, UserState,
 };
 
 /// A folder with certificates and a valid `gateway.toml`.
@@ -223,7 +225,41 @@ fn answer(command: AdminCommand<GatewayTables>) {
         AdminCommand::Drain { limit, reply } => {
             reply.send(Ok(DrainState { flows: 2, ends_in_s: limit.as_secs_f64() }));
         }
+        AdminCommand::Speedtest { order, reply } => {
+            let running = |order: SpeedtestOrder| SpeedtestState {
+                state: SpeedtestPhase::Running,
+                seconds: order.seconds,
+                rows: Vec::new(),
+                ..speedtest()
+            };
+            reply.send(Ok(order.map_or_else(speedtest, running)));
+        }
         AdminCommand::Links(_) | AdminCommand::Usage(_) => {}
+    }
+}
+
+/// A stopped speed test with every field.
+fn speedtest() -> SpeedtestState {
+    let (carriers, text) = (vec!["a".to_owned()], || Some("m".to_owned()));
+    let row = SpeedtestRow {
+        carriers: vec![CarrierBytes { carrier: "a".to_owned(), sent_bytes: 1, received_bytes: 2 }],
+        download_bits_per_s: Some(20_000_000),
+        upload_bits_per_s: Some(5_000_000),
+        rtt_idle_us: Some(40_000),
+        rtt_download_us: Some(50_000),
+        rtt_upload_us: None,
+        sent_packets: 100,
+        lost_packets: 1,
+        error: text(),
+    };
+    SpeedtestState {
+        state: SpeedtestPhase::Stopped,
+        message: text(),
+        cloud: "c".to_owned(),
+        seconds: 5,
+        measuring: Some(SpeedtestStep { carriers, step: SpeedtestStepKind::Download }),
+        rows: vec![row],
+        skipped: vec![SkippedCarrier { carrier: "b".to_owned(), reason: "down".to_owned() }],
     }
 }
 

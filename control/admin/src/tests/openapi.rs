@@ -74,6 +74,10 @@ fn answers_have_exactly_the_documented_fields() {
     let change = ChangeLine { key: "k".to_owned(), from: None, to: Some("v".to_owned()) };
     assert_documented("Reloaded", &Reloaded { changes: vec![change], warnings: vec![] });
     assert_documented("Scheduler", &Scheduler { chain: "min_rtt".parse().unwrap() });
+    assert_documented("SpeedtestState", &speedtest());
+    assert_documented("SpeedtestState", &json!(SpeedtestState { measuring: None, ..speedtest() }));
+    let order = SpeedtestOrder { seconds: 5, carriers: vec!["a".to_owned()] };
+    assert_documented("SpeedtestOrder", &order);
     assert_documented("Source", &source());
     assert_documented("Error", &json!({ "error": AdminError::unknown_path("b") }));
     let mut full = AdminError::new(ErrorCode::InvalidConfig, "m").about_key("k");

@@ -182,6 +182,7 @@ fn every_field_is_in_the_reference() {
         FlowPage { flows: vec![flow()], next: None },
         UserPage { users: vec![user_ab()], next: None },
         Reloaded { changes: vec![line], warnings: Vec::new() },
+        speedtest(),
         PathChange {
             enabled: Some(true),
             mode: Some(Mode::Tls),

@@ -7,4 +7,5 @@ pub(crate) mod linkdb;
 pub(crate) mod lists;
 pub(crate) mod pki;
 mod shown;
+pub(crate) mod speedtest;
 pub(crate) mod top;

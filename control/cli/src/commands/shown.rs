@@ -340,7 +340,7 @@ pub(super) fn fields(object: &Value, without: &[&str]) -> String {
 }
 
 /// Writes aligned columns.
-fn table<const N: usize>(rows: &[[String; N]], out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn table<const N: usize>(rows: &[[String; N]], out: &mut dyn Write) -> io::Result<()> {
     let mut widths = [0; N];
     for row in rows {
         for (width, cell) in widths.iter_mut().zip(row) {
@@ -370,11 +370,11 @@ fn loss(link: &LinkState) -> String {
     }
 }
 
-fn milliseconds(us: u64) -> String {
+pub(super) fn milliseconds(us: u64) -> String {
     format!("{:.1} ms", us as f64 / 1e3)
 }
 
-fn rate(bits_per_s: u64) -> String {
+pub(super) fn rate(bits_per_s: u64) -> String {
     scaled(bits_per_s as f64, &["bit/s", "kbit/s", "Mbit/s", "Gbit/s"])
 }
 

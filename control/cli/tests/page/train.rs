@@ -92,6 +92,7 @@ fn answer(command: AdminCommand<GatewayTables>, seconds: f64, busy: bool) {
         AdminCommand::SetPath { .. }
         | AdminCommand::SetScheduler { .. }
         | AdminCommand::Drain { .. }
+        | AdminCommand::Speedtest { .. }
         | AdminCommand::Reload { .. } => panic!("the page changes nothing"),
         AdminCommand::Metrics(_)
         | AdminCommand::Report(_)
