@@ -1,6 +1,6 @@
 //! The cloud's end of gateways' speed tests: flows to a reserved name, served from memory.
 //!
-//! A gateway is untrusted. It gets nothing that a flow to a server of its own would not give it:
+//! A gateway is untrusted. It gets no more than a flow to a server of its own would give it:
 //! bytes over its own paths, under their congestion control. Time, bytes, flows and requests are
 //! bounded. Nothing is resolved or dialled.
 
@@ -45,7 +45,7 @@ enum Work {
     Over,
 }
 
-/// What a sink has received.
+/// Received bytes.
 #[derive(Debug)]
 struct Sink {
     /// When the first bytes came.
@@ -65,7 +65,7 @@ impl Speedtests {
         gateway: &Identity,
     ) {
         if user != USER {
-            return endpoint.reset(now, flow, ResetReason::HostNotFound);
+            return endpoint.reset(now, flow, ResetReason::NameNotFound);
         }
         if self.of(flow.session).count() >= FLOWS_OF_SESSION || self.flows.len() >= FLOWS_MAX {
             return endpoint.reset(now, flow, ResetReason::Quota);
@@ -106,7 +106,7 @@ impl Speedtests {
         true
     }
 
-    /// Begins what a request asks for.
+    /// Begins the requested service.
     fn begin(
         &mut self,
         now: Instant,
@@ -157,7 +157,7 @@ impl Speedtests {
         self.flows.retain(|flow, _| flow.session != session);
     }
 
-    /// Ends what is due.
+    /// Ends flows and sinks whose time is over.
     pub(crate) fn on_turn(&mut self, now: Instant, endpoint: &mut Endpoint) {
         if self.next_timeout().is_none_or(|at| at > now) {
             return;
@@ -286,7 +286,7 @@ const REQUEST_WAIT: Duration = Duration::from_secs(10);
 const GRACE: Duration = Duration::from_secs(10);
 /// How long an echo may last: both directions and the time between.
 const ECHO_MAX: Duration = Duration::from_secs(2 * (SECONDS_MAX + 15));
-/// What a source sends. Tunnels encrypt it, so that no carrier compresses it.
+/// The bytes of a source. Tunnels encrypt it, so that no carrier compresses it.
 static CHUNK: [u8; 64 * 1024] = [0; 64 * 1024];
 /// A bound of one call: a flow that is over takes any number of bytes.
 const CHUNKS_MAX: usize = 1_024;

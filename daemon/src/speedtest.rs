@@ -32,25 +32,25 @@ pub fn is_destination(destination: &Destination) -> bool {
     matches!(destination, Destination::Name(name, _) if name.as_str().eq_ignore_ascii_case(HOST))
 }
 
-/// What the cloud does with a flow.
+/// The service of the cloud to a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
-    /// Returns what it receives.
+    /// Returns received bytes.
     Echo,
     /// Sends.
     Source,
-    /// Discards what it receives, and then reports how much it was.
+    /// Discards received bytes, and then reports their number.
     Sink,
 }
 
 /// The first line of a flow, from the gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What the cloud shall do.
+    /// The service.
     pub service: Service,
     /// For how long: 1 to [`SECONDS_MAX`].
     pub seconds: u64,
-    /// The carriers that the cloud shall use for what it sends.
+    /// The carriers over which the cloud sends.
     pub carriers: Vec<String>,
 }
 
@@ -80,7 +80,7 @@ impl Request {
     }
 }
 
-/// What a sink received: the answer of the cloud.
+/// The bytes that a sink received: the answer of the cloud.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
     /// Bytes after the first ones.

@@ -64,7 +64,7 @@ fn refused_speed_tests_are_reset_with_the_reason() {
     let (_folder, cloud, mut gateway) = joined();
     let too_long = vec![b'x'; REQUEST_MAX + 1];
     let cases: [(UserId, &[u8], ResetReason); 6] = [
-        (UserId(7), &line(Service::Source, 5, "a"), ResetReason::HostNotFound),
+        (UserId(7), &line(Service::Source, 5, "a"), ResetReason::NameNotFound),
         (USER, &line(Service::Source, 31, "a"), ResetReason::Protocol),
         (USER, &line(Service::Source, 0, "a"), ResetReason::Protocol),
         (USER, &too_long, ResetReason::Protocol),
@@ -80,7 +80,7 @@ fn refused_speed_tests_are_reset_with_the_reason() {
     let name = HostName::new("SPEEDTEST.polyrail.invalid").unwrap();
     let named = Destination::Name(name, 443);
     let flow = gateway.relay.endpoint().open(Instant::now(), UserId(7), named).unwrap();
-    assert_eq!(reset(&mut gateway, &[flow]).1, ResetReason::HostNotFound);
+    assert_eq!(reset(&mut gateway, &[flow]).1, ResetReason::NameNotFound);
     assert!(!cloud.log().contains("dial"), "{}", cloud.log());
 }
 

@@ -37,7 +37,7 @@ pub struct SpeedtestState {
     pub cloud: String,
     /// How long each direction is measured, in seconds.
     pub seconds: u64,
-    /// What it measures now.
+    /// The measurement under way.
     pub measuring: Option<SpeedtestStep>,
     /// The finished measurements: each carrier alone, then all of them together.
     pub rows: Vec<SpeedtestRow>,
@@ -57,12 +57,12 @@ pub enum SpeedtestPhase {
     Stopped,
 }
 
-/// What a speed test measures now.
+/// The measurement under way of a speed test.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpeedtestStep {
     /// The carriers in use.
     pub carriers: Vec<String>,
-    /// What is measured.
+    /// Its step.
     pub step: SpeedtestStepKind,
 }
 

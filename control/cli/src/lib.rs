@@ -51,6 +51,9 @@ enum Command {
     /// Show the users of a running daemon, those with the most flows first
     Users(lists::Users),
     /// Measure the carriers of a running gateway, each alone and all together
+    ///
+    /// Shows rates in both directions, round-trip times without and under load, losses, and the
+    /// data that the test cost. The test competes with passengers as one user.
     Speedtest(speedtest::Speedtest),
     /// Watch a running daemon: carriers, users, flows and events
     Top(top::Top),

@@ -21,7 +21,7 @@ pub(super) enum Direction {
     Upload(Vec<u8>),
 }
 
-/// What has arrived.
+/// Received bytes of a download.
 #[derive(Debug, Default)]
 pub(super) struct Download {
     /// When the first bytes came; they begin the measurement and do not count.
@@ -140,7 +140,7 @@ impl Download {
 const ANSWER_WAIT: Duration = Duration::from_secs(5);
 /// A path that delivers nothing for so long is dark.
 const DARK_AFTER: Duration = Duration::from_secs(1);
-/// What an upload sends. Tunnels encrypt it, so that no carrier compresses it.
+/// The bytes of an upload. Tunnels encrypt it, so that no carrier compresses it.
 static CHUNK: [u8; 64 * 1024] = [0; 64 * 1024];
 /// A bound of one call: a flow that is over takes any number of bytes.
 const CHUNKS_MAX: usize = 1_024;

@@ -68,7 +68,7 @@ impl Measurement {
         self.row.carriers.iter().map(|one| one.carrier.clone()).collect()
     }
 
-    /// What is measured now.
+    /// The step under way.
     pub(super) fn step(&self) -> SpeedtestStep {
         let step = match self.load.as_ref().map(|load| &load.direction) {
             None => SpeedtestStepKind::Idle,
@@ -170,7 +170,7 @@ impl Measurement {
         self.echo.next_timeout().map_or(step, |echo| echo.min(step))
     }
 
-    /// Ends its flows and returns what was measured.
+    /// Ends its flows and returns the row.
     pub(super) fn finish(
         mut self,
         now: Instant,

@@ -169,11 +169,8 @@ impl Speedtest {
 
     fn end(&mut self, state: SpeedtestPhase) {
         self.state.state = state;
-        tracing::info!(
-            rows = self.state.rows.len(),
-            message = self.state.message,
-            "speed test ended"
-        );
+        let (rows, reason) = (self.state.rows.len(), self.state.message.as_deref());
+        tracing::info!(rows, reason, "speed test ended");
     }
 }
 

@@ -1,7 +1,8 @@
 //! Flows that are confined to some carriers, for measurements of these carriers alone.
 //!
 //! The scheduler sees all other paths as stalled while it serves such a flow, so its data, copies
-//! and reinjections keep to the carriers. Control frames do not. Each side confines what it sends.
+//! and reinjections keep to the carriers. Control frames do not. Each side confines its own
+//! direction.
 
 use std::collections::BTreeMap;
 
@@ -55,7 +56,8 @@ impl Session {
 pub(super) fn confined(views: &[PathView], only: CarrierSet) -> Vec<PathView> {
     let mut views = views.to_vec();
     for view in views.iter_mut().filter(|view| !only.contains(view.carrier)) {
-        (view.stalled, view.room) = (true, Bytes::ZERO);
+        // A metered path carries no copies, whatever the chain selects.
+        (view.stalled, view.room, view.metered) = (true, Bytes::ZERO, true);
     }
     // A secondary is no backup of a primary that the flow may not use.
     rank(&mut views);

@@ -98,12 +98,27 @@ impl Session {
             Some(false) => return Served::Wait { fresh: false },
             None => {}
         }
-        let Some(flow) = self.flows.get_mut(turn.flow) else { return Served::Nothing };
-        let own = flow.only.map(|only| confined(views, only));
-        let views = own.as_deref().unwrap_or(views);
+        let Some(only) = self.flows.get(turn.flow).and_then(|flow| flow.only) else {
+            return self.serve_flow(now, turn, views, outlet);
+        };
+        let views = confined(views, only);
         if !views.iter().any(PathView::available) {
             return Served::Confined;
         }
+        match self.serve_flow(now, turn, &views, outlet) {
+            Served::Wait { .. } => Served::Confined,
+            served => served,
+        }
+    }
+
+    fn serve_flow(
+        &mut self,
+        now: Instant,
+        turn: Turn,
+        views: &[PathView],
+        outlet: &mut dyn Outlet,
+    ) -> Served {
+        let Some(flow) = self.flows.get_mut(turn.flow) else { return Served::Nothing };
         let allowance = self.flow_control.allowance(flow);
         let Some(piece) = flow.send.piece(allowance) else {
             flow.queued = false;
@@ -131,9 +146,6 @@ impl Session {
             Decision::Wait { until } => {
                 // A rule that returns the current time would be asked forever.
                 until.into_iter().for_each(|at| self.turns.wake_by(at.max(now + WAKE_APART)));
-                if own.is_some() {
-                    return Served::Confined;
-                }
                 return Served::Wait { fresh: !piece.again && until.is_none() };
             }
         };
@@ -371,7 +383,7 @@ enum Served {
     Wait {
         fresh: bool,
     },
-    /// The carriers to which the flow is confined have no room.
+    /// The flow waits for the carriers to which it is confined.
     Confined,
 }
 

@@ -16,10 +16,6 @@ use super::admin::Connection;
 use super::shown::{self, bytes, milliseconds, rate, table};
 
 /// `polyrail speedtest`.
-///
-/// Measures each carrier alone, then all of them together: rates in both directions, round-trip
-/// times without and under load, losses, and the data that it cost. It competes with passengers as
-/// one user.
 #[derive(Args)]
 pub(crate) struct Speedtest {
     /// How long each direction is measured
