@@ -280,17 +280,7 @@ impl Cloud {
         }
         match event {
             Event::Opened { flow, user, destination } => {
-                tracing::debug!(?flow, %destination, "opened");
-                if polyrail_daemon::speedtest::is_destination(&destination) {
-                    let Some(gateway) = self.gateways.get(&flow.session) else { return };
-                    let of = (flow, user);
-                    return self.speedtests.open(now, relay.endpoint(), of, gateway);
-                }
-                if !self.limit_dials(now, relay) && !relay.endpoint().shed_for(now, flow) {
-                    let error = DialError::Overload("too many open files (LimitNOFILE)".into());
-                    return self.fail_dial(now, relay, (flow, user), &destination, &error);
-                }
-                self.dialer.dial(now, DialKey::Flow(flow), (flow.session, user), &destination);
+                self.on_opened(now, relay, (flow, user), &destination);
             }
             // Closed before its dial finished.
             Event::Reset { flow, .. } | Event::Closed { flow } => {
@@ -339,6 +329,25 @@ impl Cloud {
             }
             _ => {}
         }
+    }
+
+    fn on_opened(
+        &mut self,
+        now: Instant,
+        relay: &mut Relay,
+        (flow, user): (FlowKey, UserId),
+        destination: &Destination,
+    ) {
+        tracing::debug!(?flow, %destination, "opened");
+        if polyrail_daemon::speedtest::is_destination(destination) {
+            let Some(gateway) = self.gateways.get(&flow.session) else { return };
+            return self.speedtests.open(now, relay.endpoint(), (flow, user), gateway);
+        }
+        if !self.limit_dials(now, relay) && !relay.endpoint().shed_for(now, flow) {
+            let error = DialError::Overload("too many open files (LimitNOFILE)".into());
+            return self.fail_dial(now, relay, (flow, user), destination, &error);
+        }
+        self.dialer.dial(now, DialKey::Flow(flow), (flow.session, user), destination);
     }
 
     fn on_session_ended(&mut self, now: Instant, session: SessionKey, reason: String) {

@@ -37,8 +37,8 @@ fn mbit_s(row: &Value, direction: &str) -> Result<f64> {
 fn bytes(row: &Value, carrier: &str) -> u64 {
     let each = row["carriers"].as_array().into_iter().flatten();
     let own = each.filter(|one| one["carrier"] == carrier);
-    own.map(|one| one["sent_bytes"].as_u64().unwrap() + one["received_bytes"].as_u64().unwrap())
-        .sum()
+    let both = |one: &Value| ["sent_bytes", "received_bytes"].map(|key| one[key].as_u64());
+    own.flat_map(both).flatten().sum()
 }
 
 #[test]

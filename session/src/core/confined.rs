@@ -6,10 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use polyrail_model::{Bytes, FlowId};
+use polyrail_model::Bytes;
 use polyrail_scheduler::{PathView, rank};
 
-use super::session::Session;
 use crate::carriers::{CarrierNames, CarrierSet};
 
 /// Bytes of confined flows since the session began, sent and received, by the number of the
@@ -27,28 +26,10 @@ impl ConfinedTraffic {
     }
 
     /// The bytes by the name of the carrier.
-    fn named(&self, names: &CarrierNames) -> BTreeMap<String, [u64; 2]> {
+    pub fn named(&self, names: &CarrierNames) -> BTreeMap<String, [u64; 2]> {
         let named =
             |(number, bytes): (&u32, &[u64; 2])| Some((names.name(*number)?.into(), *bytes));
         self.0.iter().filter_map(named).collect()
-    }
-}
-
-impl Session {
-    /// Sends new data of a flow only over these carriers. Returns false, and changes nothing, if
-    /// none of them has had a path in this session.
-    pub fn confine(&mut self, id: FlowId, carriers: &[String]) -> bool {
-        let only = self.paths.names.set(carriers);
-        match self.flows.get_mut(id) {
-            Some(flow) if !only.is_empty() => flow.only = Some(only),
-            _ => return false,
-        }
-        true
-    }
-
-    /// Bytes of confined flows, sent and received, by carrier.
-    pub fn confined_traffic(&self) -> BTreeMap<String, [u64; 2]> {
-        self.confined.named(&self.paths.names)
     }
 }
 

@@ -6,7 +6,7 @@
 //! for room, [`UsersTraffic`] the bytes of each user, [`ConfinedTraffic`] those of confined flows.
 //! The session only connects them. Frames arrive in `input` and are sent in `transmit`.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use polyrail_model::{Bytes, Destination, FlowId, NodeRole, SessionKey, UserId, Weight};
@@ -221,6 +221,22 @@ impl Session {
             flow.hold = false;
             self.turns.enqueue(now, flow, &self.flow_control);
         }
+    }
+
+    /// Sends new data of a flow only over these carriers. Returns false, and changes nothing, if
+    /// none of them has had a path in this session.
+    pub fn confine(&mut self, id: FlowId, carriers: &[String]) -> bool {
+        let only = self.paths.names.set(carriers);
+        match self.flows.get_mut(id) {
+            Some(flow) if !only.is_empty() => flow.only = Some(only),
+            _ => return false,
+        }
+        true
+    }
+
+    /// Bytes of confined flows, sent and received, by carrier.
+    pub fn confined_traffic(&self) -> BTreeMap<String, [u64; 2]> {
+        self.confined.named(&self.paths.names)
     }
 
     pub fn dialed(&mut self, id: FlowId) {

@@ -151,7 +151,8 @@ proptest! {
         round_trip(&Frame::Hello { instance, greeting: greeting.clone(), terms }, cut);
         round_trip(&Frame::Join { session, proof, greeting }, cut);
         let (counter, founder) = numbers;
-        let offer = Offer { families: Families { v4, v6 }, datagrams: v4, reports: v6, speedtests: v4 };
+        let families = Families { v4, v6 };
+        let offer = Offer { families, datagrams: v4, reports: v6, speedtests: v4 };
         round_trip(&Frame::Welcome { session, counter, founder, offer, terms }, cut);
         round_trip(&Frame::Reject { code: RejectCode::Replayed, reason: reason.clone() }, cut);
         round_trip(&Frame::GoAway { reason }, cut);
