@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use polyrail_emulator::namespace::Namespace;
+use socket2::{Domain, Socket, Type};
 
 /// The timeout of a connection attempt and of a read.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -18,6 +19,16 @@ pub fn connect(namespace: &Namespace, to: SocketAddr) -> Result<TcpStream> {
         .with_context(|| format!("connecting to {to}"))?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// Connects from a source address of the calling thread's namespace.
+pub fn connect_from(from: IpAddr, to: SocketAddr) -> Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
+    socket.bind(&SocketAddr::new(from, 0).into())?;
+    socket.connect_timeout(&to.into(), PATIENCE).with_context(|| format!("connecting to {to}"))?;
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(PATIENCE))?;
     Ok(stream)
 }
 

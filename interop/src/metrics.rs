@@ -53,6 +53,26 @@ impl Scrape {
         found.map(|(_, value)| *value).reduce(|sum, value| sum + value)
     }
 
+    /// The quantile of a histogram's values since an earlier scrape, at worst: the upper bound of
+    /// its bucket. None without values or if it is beyond the last bound.
+    pub fn quantile_since(&self, earlier: &Scrape, metric: &str, share: f64) -> Option<f64> {
+        let name = format!("{metric}_bucket");
+        let bound = |series: &str| -> Option<f64> {
+            let labels = series.strip_prefix(&name)?.strip_prefix("{le=\"")?;
+            labels.strip_suffix("\"}")?.parse().ok()
+        };
+        let since = |series: &str| {
+            let values = [self, earlier].map(|scrape| scrape.values.get(series).copied());
+            values[0].unwrap_or(0.0) - values[1].unwrap_or(0.0)
+        };
+        let buckets = self.values.keys().filter_map(|series| Some((bound(series)?, since(series))));
+        let mut buckets: Vec<(f64, f64)> = buckets.collect();
+        buckets.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let all = buckets.last()?.1;
+        let found = buckets.iter().find(|(_, count)| *count >= share * all);
+        found.filter(|_| all > 0.0).map(|(bound, _)| *bound).filter(|bound| bound.is_finite())
+    }
+
     /// Whether any series has this label.
     pub fn has_label(&self, label: &str) -> bool {
         self.values.keys().any(|series| series.contains(label))

@@ -1,4 +1,7 @@
-//! The suite of operation: clouds that die, hang and drain, and a tunnel under a mountain.
+//! The suite of operation: clouds that die, hang and drain, a tunnel under a mountain, and the load
+//! of trains.
+
+mod load;
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -17,7 +20,13 @@ use crate::report::{Goal, Report, median};
 pub const SUITE: Suite = Suite {
     file: "operate",
     check: || Ok(()),
-    benchmarks: &[("failover", failover), ("hang", hang), ("drain", drain), ("mountain", mountain)],
+    benchmarks: &[
+        ("failover", failover),
+        ("hang", hang),
+        ("drain", drain),
+        ("mountain", mountain),
+        ("load", load::run),
+    ],
 };
 
 /// How long new flows may fail after any fault.

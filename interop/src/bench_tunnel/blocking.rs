@@ -6,21 +6,21 @@
 //! measured too, because a slower download would shorten the latency.
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, TcpStream};
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
-use socket2::{Domain, Socket, Type};
+
 
 use super::{at_quantile, congestion, worlds::Worlds};
 use crate::addresses::{Family, SERVER};
 use crate::bench::{Effort, fresh_seed};
 use crate::bulk::{Bulk, Source};
 use crate::carrier::{self, Link};
-use crate::client::PATIENCE;
+use crate::client::{self, PATIENCE};
 use crate::report::{Goal, Report, median};
 use crate::services;
 use crate::world::{Plan, World};
@@ -111,7 +111,7 @@ fn deliveries(world: &World, time: Duration) -> Result<Vec<f64>> {
     let from = Instant::now() + SETTLE;
     let listeners = world.lab.passenger.run(|| -> Result<Vec<_>> {
         let listen = |user| {
-            let stream = connect_from(address(user), to)?;
+            let stream = client::connect_from(address(user), to)?;
             Ok(std::thread::spawn(move || listen(stream, from, from + time)))
         };
         (0..USERS).map(listen).collect()
@@ -154,15 +154,6 @@ fn listen(mut stream: TcpStream, from: Instant, to: Instant) -> Result<Vec<f64>>
 
 fn clock_ns() -> u64 {
     u64::try_from(EPOCH.elapsed().as_nanos()).unwrap_or(u64::MAX)
-}
-
-fn connect_from(from: IpAddr, to: SocketAddr) -> Result<TcpStream> {
-    let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
-    socket.bind(&SocketAddr::new(from, 0).into())?;
-    socket.connect(&to.into())?;
-    let stream = TcpStream::from(socket);
-    stream.set_read_timeout(Some(PATIENCE))?;
-    Ok(stream)
 }
 
 fn address(user: u8) -> IpAddr {

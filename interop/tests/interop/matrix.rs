@@ -12,7 +12,9 @@ use crate::alone;
 /// CI's machines are slow and shared: a row may take this many times its targets.
 pub const TOLERANCE: u32 = 10;
 /// Rows that run in parallel: they mostly wait.
-const TOGETHER: usize = 6;
+const TOGETHER: usize = 8;
+/// The same of rows that are refused: they carry nothing.
+const REFUSED_TOGETHER: usize = 16;
 /// The time limit of all rows of the cover together.
 const COVER_BOUND: Duration = Duration::from_secs(4 * 60);
 /// The time limit of all rows that are refused.
@@ -22,13 +24,13 @@ const SKEW_BOUND: Duration = Duration::from_secs(90);
 
 #[test]
 fn modes_families_and_faults_of_the_cover() -> Result<()> {
-    all_good(matrix::cover(), COVER_BOUND)
+    all_good(matrix::cover(), TOGETHER, COVER_BOUND)
 }
 
 #[test]
 fn modes_without_a_common_transport_are_refused_with_the_reason() -> Result<()> {
     let rows = matrix::all_rows().into_iter().filter(|row| !row.can_connect()).collect();
-    all_good(rows, REFUSED_BOUND)
+    all_good(rows, REFUSED_TOGETHER, REFUSED_BOUND)
 }
 
 #[test]
@@ -43,8 +45,8 @@ fn daemons_of_an_earlier_commit_carry_flows_and_missing_features_are_logged_once
     timed(SKEW_BOUND, || matrix::run_skew_rows(&rows, TOLERANCE, TOGETHER, None))
 }
 
-fn all_good(rows: Vec<Row>, bound: Duration) -> Result<()> {
-    timed(bound, || matrix::run_rows(&rows, TOLERANCE, TOGETHER, None))
+fn all_good(rows: Vec<Row>, together: usize, bound: Duration) -> Result<()> {
+    timed(bound, || matrix::run_rows(&rows, TOLERANCE, together, None))
 }
 
 fn timed(bound: Duration, run: impl FnOnce() -> Vec<RowResult> + Send) -> Result<()> {

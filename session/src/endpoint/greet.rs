@@ -291,10 +291,6 @@ impl Endpoint {
                 return Err((RejectCode::Superseded, "the process has begun a later session"));
             }
         }
-        if let Some((reason, _)) = &self.going_away {
-            tracing::debug!(%peer, reason, "rejecting a new session");
-            return Err((RejectCode::Overload, "it is going away"));
-        }
         let current = self.by_peer.get(peer).copied();
         if current.is_none() && self.sessions.len() >= SESSIONS_MAX {
             return Err((RejectCode::Overload, "too many sessions"));

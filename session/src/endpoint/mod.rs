@@ -446,8 +446,7 @@ impl Endpoint {
         self.sessions.get(&flow.session).is_some_and(|entry| entry.session.finished(flow.flow))
     }
 
-    /// Opens and accepts no more flows, begins no more sessions (cloud), sends GOAWAY, and lets
-    /// open flows end.
+    /// Opens and accepts no more flows, sends GOAWAY in each session, and lets open flows end.
     pub fn go_away(&mut self, _now: Instant, reason: &str) {
         self.announce_end(reason, true);
     }
