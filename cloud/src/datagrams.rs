@@ -159,7 +159,11 @@ impl Datagrams {
         let Destination::Name(name, _) = destination else { return None };
         match found {
             Some(ip) => {
-                let index = self.binding(now, key, user)?;
+                let Some(index) = self.binding(now, key, user) else {
+                    // One is counted with the reason.
+                    self.drops.add(UdpDrop::Lookup, all.saturating_sub(1) as u64);
+                    return None;
+                };
                 let names = &mut self.bindings.get_mut(index)?.names;
                 if names.len() >= NAMES_MAX {
                     names.clear();
@@ -244,7 +248,9 @@ impl Datagrams {
         for index in of_session {
             self.end(index);
         }
-        self.waiting.retain(|key, _| key.0 != session);
+        for (_, waiting) in self.waiting.extract_if(|key, _| key.0 == session) {
+            self.drops.add(UdpDrop::Lookup, waiting.len() as u64);
+        }
     }
 
     /// The local address of a binding's socket, without the host's address.

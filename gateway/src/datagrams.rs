@@ -229,12 +229,14 @@ impl Datagrams {
     /// Hands a datagram of the cloud to its passenger.
     pub(crate) fn deliver(&mut self, now: Instant, session: SessionKey, datagram: &UserDatagram) {
         if Some(session) != self.session {
-            return;
+            return self.drops.count(UdpDrop::Filtered);
         }
         let Some(binding) = self.bindings.by_id.get_mut(&datagram.binding) else {
             return self.drops.count(UdpDrop::Filtered);
         };
-        let Destination::Address(remote) = &datagram.remote else { return };
+        let Destination::Address(remote) = &datagram.remote else {
+            return self.drops.count(UdpDrop::Invalid);
+        };
         binding.used.on_received();
         let (sender, payload) = (binding.sender, &datagram.payload);
         let sent = match sender {
