@@ -5,6 +5,8 @@
 //! has sent (address-dependent filtering, RFC 4787 REQ-8); [`Filtering`] has the other choices.
 //! Nothing is sent that no passenger has sent.
 //!
+//! If the network refuses a datagram (ICMP), the gateway receives a message for the passenger.
+//!
 //! The caller looks up names, one of a binding at a time; meanwhile the binding's datagrams to
 //! names wait. A binding keeps the address of a name, so that a connection stays with one server.
 
@@ -17,8 +19,9 @@ use mio::net::UdpSocket;
 use mio::{Interest, Registry, Token};
 use polyrail_config::Filtering;
 use polyrail_daemon::{UdpDrop, UdpDrops};
-use polyrail_model::{BindingId, Destination, HostName, SessionKey, UserId};
-use polyrail_relay::{BindingUse, Marked, Relay, receive_marked, watch_marks};
+use polyrail_model::{BindingId, Bucket, Delivery, Destination, HostName, SessionKey, UserId};
+use polyrail_relay::{BindingUse, ICMP_ERROR, IcmpError, Marked, Relay};
+use polyrail_relay::{receive_icmp_error, receive_marked, watch_icmp_errors, watch_marks};
 use polyrail_session::UserDatagram;
 use polyrail_session::limits::BINDINGS_MAX;
 use slab::Slab;
@@ -42,6 +45,10 @@ pub(crate) struct Datagrams {
     /// Bindings of all gateways: each has up to two descriptors.
     all_max: usize,
     readable: BTreeSet<usize>,
+    /// Sockets with ICMP errors.
+    failed: BTreeSet<usize>,
+    /// How many ICMP errors each gateway may still receive.
+    errors: HashMap<SessionKey, Bucket>,
     drops: UdpDrops,
     sweep_at: Instant,
     buffer: Box<[u8]>,
@@ -93,6 +100,8 @@ impl Datagrams {
             user_max,
             all_max: all_max.min(BINDINGS_MAX),
             readable: BTreeSet::new(),
+            failed: BTreeSet::new(),
+            errors: HashMap::new(),
             drops: UdpDrops::default(),
             sweep_at: now + SWEEP_EVERY,
             buffer: vec![0; LENGTH_MAX].into_boxed_slice(),
@@ -159,7 +168,11 @@ impl Datagrams {
         let Destination::Name(name, _) = destination else { return None };
         match found {
             Some(ip) => {
-                let index = self.binding(now, key, user)?;
+                let Some(index) = self.binding(now, key, user) else {
+                    // One is counted with the reason.
+                    self.drops.add(UdpDrop::Lookup, all.saturating_sub(1) as u64);
+                    return None;
+                };
                 let names = &mut self.bindings.get_mut(index)?.names;
                 if names.len() >= NAMES_MAX {
                     names.clear();
@@ -199,9 +212,9 @@ impl Datagrams {
             SocketAddr::V6(_) => (&mut binding.v6, IpAddr::from(Ipv6Addr::UNSPECIFIED), tokens + 1),
         };
         let sent = match place {
-            Some(socket) => socket.send_to(&datagram.payload, to),
+            Some(socket) => send_on(socket, &datagram.payload, to),
             None => open(&self.registry, any, token)
-                .and_then(|socket| place.insert(socket).send_to(&datagram.payload, to)),
+                .and_then(|socket| send_on(place.insert(socket), &datagram.payload, to)),
         };
         if let Err(error) = sent {
             self.drops.count(UdpDrop::Unsent);
@@ -209,13 +222,19 @@ impl Datagrams {
         }
     }
 
-    /// A socket is readable.
-    pub(crate) fn on_ready(&mut self, token: Token) {
+    /// A socket is readable, or has an ICMP error.
+    pub(crate) fn on_ready(&mut self, token: Token, has_error: bool) {
         self.readable.insert(token.0 - self.base);
+        if has_error {
+            self.failed.insert(token.0 - self.base);
+        }
     }
 
-    /// Takes datagrams for passengers, and ends idle bindings.
+    /// Takes datagrams and errors for passengers, and ends idle bindings.
     pub(crate) fn on_turn(&mut self, now: Instant, relay: &mut Relay) {
+        for place in std::mem::take(&mut self.failed) {
+            self.report_errors(now, relay, place);
+        }
         for place in std::mem::take(&mut self.readable) {
             self.receive(now, relay, place);
         }
@@ -234,7 +253,7 @@ impl Datagrams {
     /// When [`Datagrams::on_turn`] is due.
     pub(crate) fn next_timeout(&self, now: Instant) -> Option<Instant> {
         let sweep = (!self.bindings.is_empty()).then_some(self.sweep_at);
-        if self.readable.is_empty() { sweep } else { Some(now) }
+        if self.readable.is_empty() && self.failed.is_empty() { sweep } else { Some(now) }
     }
 
     /// The session has ended, and its bindings with it.
@@ -244,7 +263,10 @@ impl Datagrams {
         for index in of_session {
             self.end(index);
         }
-        self.waiting.retain(|key, _| key.0 != session);
+        self.errors.remove(&session);
+        for (_, waiting) in self.waiting.extract_if(|key, _| key.0 == session) {
+            self.drops.add(UdpDrop::Lookup, waiting.len() as u64);
+        }
     }
 
     /// The local address of a binding's socket, without the host's address.
@@ -262,6 +284,29 @@ impl Datagrams {
     /// Descriptors in use.
     pub(crate) fn descriptors(&self) -> usize {
         2 * self.bindings.len()
+    }
+
+    /// Sends the ICMP errors of a socket to the gateway, as many as it may receive.
+    fn report_errors(&mut self, now: Instant, relay: &mut Relay, place: usize) {
+        let Some(binding) = self.bindings.get(place / 2) else { return };
+        let Some(socket) = binding.socket(place) else { return };
+        let (session, id) = binding.key;
+        for _ in 0..DATAGRAMS_PER_TURN {
+            let (remote, cause) = match receive_icmp_error(socket) {
+                Ok(Some(error)) => error,
+                Ok(None) => continue,
+                Err(_) => return,
+            };
+            let new = || Bucket::new(now, ERRORS_RATE, ERRORS_RATE);
+            let bucket = self.errors.entry(session).or_insert_with(new);
+            let is_known = binding.contacted.contains(&contact(self.filtering, remote));
+            if is_known && bucket.take(now, 1) {
+                let error = IcmpError { binding: id, remote, cause };
+                let (endpoint, payload) = (relay.endpoint(), error.encode());
+                endpoint.send_message(now, session, ICMP_ERROR, Delivery::Latest, payload);
+            }
+        }
+        self.failed.insert(place);
     }
 
     fn receive(&mut self, now: Instant, relay: &mut Relay, place: usize) {
@@ -357,6 +402,21 @@ impl Datagrams {
     }
 }
 
+impl Outside {
+    fn socket(&self, place: usize) -> Option<&UdpSocket> {
+        if place.is_multiple_of(2) { self.v4.as_ref() } else { self.v6.as_ref() }
+    }
+}
+
+/// Sends a datagram. In place of the first try the kernel may report an ICMP error about an earlier
+/// one, once.
+fn send_on(socket: &UdpSocket, payload: &[u8], to: SocketAddr) -> io::Result<usize> {
+    match socket.send_to(payload, to) {
+        Err(error) if error.kind() != io::ErrorKind::WouldBlock => socket.send_to(payload, to),
+        result => result,
+    }
+}
+
 /// What a binding remembers of a destination: its address, and its port if that is filtered.
 fn contact(filtering: Filtering, to: SocketAddr) -> SocketAddr {
     let port = if filtering == Filtering::Endpoint { to.port() } else { 0 };
@@ -384,6 +444,7 @@ fn open(registry: &Registry, any: IpAddr, token: usize) -> io::Result<UdpSocket>
         socket.set_only_v6(true)?;
     }
     watch_marks(&socket, any.is_ipv4())?;
+    watch_icmp_errors(&socket, any.is_ipv4())?;
     socket.bind(&address.into())?;
     let mut socket = UdpSocket::from_std(socket.into());
     registry.register(&mut socket, Token(token), Interest::READABLE)?;
@@ -393,6 +454,8 @@ fn open(registry: &Registry, any: IpAddr, token: usize) -> io::Result<UdpSocket>
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 /// Datagrams received from one socket in a turn.
 const DATAGRAMS_PER_TURN: usize = 64;
+/// ICMP errors a second that a gateway receives, and as many at once: no more than it passes on.
+const ERRORS_RATE: f64 = 10.0;
 /// Longer datagrams are truncated by the kernel, and dropped by the session: they are too long.
 const LENGTH_MAX: usize = polyrail_session::wire::DATAGRAM_MAX + 1;
 /// Contacts that a binding remembers.

@@ -478,7 +478,9 @@ impl Shell for Cloud {
                     let _ = linkdb.on_wake(now, relay);
                 }
             }
-            token if token.0 >= DATAGRAMS => self.datagrams.on_ready(token),
+            token if token.0 >= DATAGRAMS => {
+                self.datagrams.on_ready(token, event.is_error());
+            }
             token if DIALS.contains(&token.0) => self.dialer.on_ready(now, token),
             _ => {
                 self.listeners.on_event(now, event);

@@ -172,6 +172,7 @@ fn metrics<O: Operate>(operated: &mut O, now: Instant, relay: &mut Relay) -> Met
     let buckets = TURN_BOUNDS.into_iter().zip(bounded).collect();
     let turns = TurnHistogram { buckets, longer, sum: times.sum };
     let mut metrics = MetricsSnapshot { status, paths, turns, ..MetricsSnapshot::default() };
+    metrics.tunnel_dropped = relay.datagram_drops().by_reason().to_vec();
     operated.measure(now, &mut metrics);
     metrics
 }

@@ -107,8 +107,12 @@ impl<'a> Survey<'a> {
             datagram_copies_sent: session.datagrams.copies_sent,
             datagrams_received: session.datagrams.received,
             datagram_copies_received: session.datagrams.copies_received,
-            datagrams_dropped: session.datagrams.dropped + session.datagrams.too_long,
-            datagrams_too_long: session.datagrams.too_long,
+            datagrams_dropped: session.datagrams.drops.total(),
+            datagrams_too_long: session.datagrams.drops.too_long,
+            datagrams_unbound: session.datagrams.drops.bindings,
+            datagrams_stale: session.datagrams.drops.stale,
+            datagrams_codel: session.datagrams.drops.codel,
+            datagrams_ended: session.datagrams.drops.ended,
             messages_dropped: session.messages_dropped,
         }
     }

@@ -9,7 +9,7 @@ pub enum UdpDrop {
     Forbidden,
     /// Its user or all users have too many bindings.
     Quota,
-    /// Its destination's name was not found, or too many datagrams waited for it (cloud).
+    /// Its destination's name was not found in time, or too many datagrams waited for it (cloud).
     Lookup,
     /// The kernel did not take it.
     Unsent,
@@ -18,7 +18,8 @@ pub enum UdpDrop {
     Filtered,
     /// There is no session, or the cloud carries no datagrams (gateway).
     NoCloud,
-    /// Its user is unknown (cloud), or it is not one of the SOCKS5 client's (gateway).
+    /// Its user is unknown (cloud), or it is not one of the SOCKS5 client's, or the cloud states no
+    /// address (gateway).
     Invalid,
 }
 

@@ -17,15 +17,15 @@ use mio::Registry;
 use mio::event::Event as Readiness;
 use polyrail_daemon::{UdpDrop, UdpDrops};
 use polyrail_model::{BindingId, Destination, SessionKey, UserId};
-use polyrail_relay::{BindingUse, Relay};
+use polyrail_relay::{BindingUse, IcmpError, Relay};
 use polyrail_session::UserDatagram;
 use polyrail_session::limits::BINDINGS_MAX;
 use polyrail_session::wire::DATAGRAM_MAX;
 use socket2::{SockAddr, Socket};
 
+use crate::icmp::IcmpErrors;
 use crate::socks_clients::AssociationRequest;
 use crate::socks5::{ReplyCode, udp_header};
-use crate::too_big::TooBig;
 use crate::transparent::{TransparentUdp, UdpSockets, answering_socket};
 
 /// The datagrams of all passengers.
@@ -40,7 +40,7 @@ pub(crate) struct Datagrams {
     session: Option<SessionKey>,
     bindings: Bindings,
     replies: Replies,
-    too_big: TooBig,
+    icmp: IcmpErrors,
     drops: UdpDrops,
     sweep_at: Instant,
     buffer: Box<[u8]>,
@@ -92,7 +92,7 @@ impl Datagrams {
             session: None,
             bindings: Bindings::new(user_max),
             replies: Replies::default(),
-            too_big: TooBig::new(now),
+            icmp: IcmpErrors::new(now),
             drops: UdpDrops::default(),
             sweep_at: now + SWEEP_EVERY,
             buffer: vec![0; LENGTH_MAX].into_boxed_slice(),
@@ -184,7 +184,7 @@ impl Datagrams {
             self.bindings.clear();
             self.session = session;
         }
-        let Self { sockets, associations, bindings, too_big, drops, buffer, carried, .. } = self;
+        let Self { sockets, associations, bindings, icmp, drops, buffer, carried, .. } = self;
         let to = session.filter(|_| *carried);
         let mut send = |sender, user, remote, payload: &[u8], expedited| {
             let Some(session) = to else { return drops.count(UdpDrop::NoCloud) };
@@ -199,7 +199,7 @@ impl Datagrams {
             let (client, remote) = (datagram.client, canonical(datagram.server));
             let user = user_of(client.ip());
             if datagram.length > DATAGRAM_MAX {
-                too_big.answer(now, client, datagram.server, datagram.length);
+                icmp.too_long(now, (client, datagram.server), datagram.length);
             }
             let (remote, marked) = (Destination::Address(remote), datagram.expedited);
             send(Sender::Intercepted(client), user, remote, payload, marked);
@@ -226,15 +226,33 @@ impl Datagrams {
         self.sockets.next_timeout(now).into_iter().chain(sweep).chain(relays).min()
     }
 
+    /// The network beyond the cloud has refused a datagram: tells its passenger. SOCKS5 has no such
+    /// message.
+    pub(crate) fn refused(&mut self, now: Instant, session: SessionKey, payload: &[u8]) {
+        let error = match IcmpError::decode(payload) {
+            Ok(Some(error)) => error,
+            // A later version tells more.
+            Ok(None) => return,
+            Err(error) => return tracing::debug!(%error, "discarded an invalid ICMP error"),
+        };
+        let binding = self.bindings.by_id.get(&error.binding);
+        let binding = binding.filter(|_| self.session == Some(session));
+        if let Some(&Binding { sender: Sender::Intercepted(client), .. }) = binding {
+            self.icmp.refused(now, (client, error.remote), error.cause);
+        }
+    }
+
     /// Hands a datagram of the cloud to its passenger.
     pub(crate) fn deliver(&mut self, now: Instant, session: SessionKey, datagram: &UserDatagram) {
         if Some(session) != self.session {
-            return;
+            return self.drops.count(UdpDrop::Filtered);
         }
         let Some(binding) = self.bindings.by_id.get_mut(&datagram.binding) else {
             return self.drops.count(UdpDrop::Filtered);
         };
-        let Destination::Address(remote) = &datagram.remote else { return };
+        let Destination::Address(remote) = &datagram.remote else {
+            return self.drops.count(UdpDrop::Invalid);
+        };
         binding.used.on_received();
         let (sender, payload) = (binding.sender, &datagram.payload);
         let sent = match sender {

@@ -24,7 +24,7 @@ use polyrail_model::{
     BindingId, Destination, FlowId, FlowKind, FlowName, Identity, InstanceId, NodeRole,
 };
 use polyrail_relay::{
-    AcceptGate, LogLimiter, PENDING_RESETS_MAX, Relay, RelayEvent, Shell, Shutdown,
+    AcceptGate, ICMP_ERROR, LogLimiter, PENDING_RESETS_MAX, Relay, RelayEvent, Shell, Shutdown,
 };
 use polyrail_session::wire::Offer;
 use polyrail_session::{Endpoint, Event, FlowKey, OpenError, ResetReason};
@@ -294,6 +294,12 @@ impl Gateway {
     }
 
     fn on_session_event(&mut self, now: Instant, relay: &mut Relay, event: Event) {
+        if let Event::Message { session, channel: ICMP_ERROR, payload, .. } = &event {
+            if let Some(datagrams) = &mut self.datagrams {
+                datagrams.refused(now, *session, payload);
+            }
+            return;
+        }
         let linkdb = self.daemon.linkdb.as_mut();
         if linkdb.is_some_and(|linkdb| linkdb.on_session_event(now, relay, &event)) {
             return;

@@ -278,7 +278,11 @@ fn packet(number: u32) -> [u8; 172] {
 fn send_until(socket: &UdpSocket, begin: Instant, enough: &AtomicBool) -> io::Result<u32> {
     let mut number = 0;
     while !enough.load(Ordering::Relaxed) {
-        socket.send(&packet(number))?;
+        match socket.send(&packet(number)) {
+            // The answer to an earlier packet, as while the gateway restarts. That one is lost.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+            sent => drop(sent?),
+        }
         number += 1;
         let due = begin + PACKET_EVERY * number;
         std::thread::sleep(due.saturating_duration_since(Instant::now()));

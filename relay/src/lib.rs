@@ -29,6 +29,7 @@ mod event;
 mod fake;
 mod foresight;
 mod handshakes;
+mod icmp_error;
 mod leg;
 mod leg_buffers;
 mod limits;
@@ -48,6 +49,9 @@ pub use binding_use::BindingUse;
 pub use daemon::{Shell, run};
 pub use event::RelayEvent;
 pub use foresight::{Foresight, notify};
+pub use icmp_error::{
+    ICMP_ERROR, IcmpCause, IcmpError, MTU_MIN, receive_icmp_error, watch_icmp_errors,
+};
 pub use leg::{KEEPALIVE, LEG_BYTES, USER_TIMEOUT};
 pub use limits::{RESERVED_DESCRIPTORS, flows_within, raise_descriptor_limit};
 pub use log_limit::LogLimiter;

@@ -62,7 +62,7 @@ pub fn receive_marked(
     })
 }
 
-fn socket_address(storage: &SockaddrStorage) -> Option<SocketAddr> {
+pub(crate) fn socket_address(storage: &SockaddrStorage) -> Option<SocketAddr> {
     let v4 = storage.as_sockaddr_in().map(|address| SocketAddr::V4((*address).into()));
     v4.or_else(|| storage.as_sockaddr_in6().map(|address| SocketAddr::V6((*address).into())))
 }

@@ -13,7 +13,7 @@ use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
 use polyrail_model::{Bytes, Identity, PathWish, TunnelMode};
 use polyrail_session::{Endpoint, Event, FlowKey, ResetReason, SessionKey, TunnelKey};
-use polyrail_tunnel::Tunnel;
+use polyrail_tunnel::{DatagramDrops, Tunnel};
 use slab::Slab;
 
 use crate::leg::{Leg, Served};
@@ -166,6 +166,11 @@ impl Relay {
     /// [`RelayEvent::TunnelClosed`] follows.
     pub fn give_up(&mut self, now: Instant, tunnel: TunnelKey) {
         self.tunnels.give_up(now, &self.registry, &mut self.endpoint, tunnel);
+    }
+
+    /// Passengers' datagrams that all tunnels since the start have dropped.
+    pub fn datagram_drops(&self) -> DatagramDrops {
+        self.tunnels.datagram_drops()
     }
 
     /// The number of tunnels of a mode.

@@ -1,6 +1,7 @@
 //! Two relays over fake tunnels, with real sockets at both ends, in one thread.
 
 mod contract;
+mod drops;
 mod early;
 mod shared;
 mod shutdown;

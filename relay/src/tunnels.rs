@@ -10,7 +10,7 @@ use std::time::Instant;
 use mio::{Registry, Token};
 use polyrail_model::{PathWish, TunnelMode, Unit};
 use polyrail_session::{Endpoint, Outlet, TunnelKey};
-use polyrail_tunnel::{CloseReason, Early, Established, Tunnel, TunnelEvent};
+use polyrail_tunnel::{CloseReason, DatagramDrops, Early, Established, Tunnel, TunnelEvent};
 
 use crate::handshakes::Handshakes;
 use crate::slot::{SAMPLE_EVERY, Slot, Stage};
@@ -28,6 +28,8 @@ pub(crate) struct Tunnels {
     /// Tunnels to flush in this turn.
     unflushed: Vec<usize>,
     counts: BTreeMap<TunnelMode, Counts>,
+    /// The datagrams that removed tunnels had dropped.
+    drops: DatagramDrops,
     events: Vec<RelayEvent>,
 }
 
@@ -81,6 +83,13 @@ impl Tunnels {
 
     pub(crate) fn of_mode(&self, mode: TunnelMode) -> usize {
         self.counts.get(&mode).map_or(0, |counts| counts.all)
+    }
+
+    /// The datagrams that all tunnels since the start have dropped.
+    pub(crate) fn datagram_drops(&self) -> DatagramDrops {
+        let mut all = self.drops;
+        self.slots.values().for_each(|slot| all += slot.tunnel.datagram_drops());
+        all
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -382,6 +391,7 @@ impl Tunnels {
         reason: CloseReason,
     ) {
         let Some(mut slot) = self.slots.remove(&key) else { return };
+        self.drops += slot.tunnel.datagram_drops();
         // A failed socket may be unregistered already.
         let _ = slot.tunnel.deregister(registry);
         if let Some(at) = slot.timer {
@@ -434,7 +444,10 @@ struct TunnelOutlet<'a> {
 
 impl Outlet for TunnelOutlet<'_> {
     fn send(&mut self, key: TunnelKey, unit: Unit, frames: &[u8]) -> usize {
-        let Some(slot) = self.tunnels.slots.get_mut(&key.0) else { return 0 };
+        let Some(slot) = self.tunnels.slots.get_mut(&key.0) else {
+            self.tunnels.drops.ended += u64::from(matches!(unit, Unit::Datagram { .. }));
+            return 0;
+        };
         slot.tunnel.send(unit, frames);
         slot.sent_bytes += frames.len() as u64;
         slot.room = slot.tunnel.room();

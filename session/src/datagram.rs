@@ -14,6 +14,7 @@ pub(crate) use reorder::Reorder;
 pub(crate) use window::Window;
 
 use crate::carriers::CarrierSet;
+use crate::drops::DatagramDrops;
 
 /// A datagram that the caller sends or has received.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,23 +109,30 @@ impl Binding {
         }
     }
 
-    /// Appends a datagram; returns how many were dropped because the queue is too long.
-    pub fn push(&mut self, now: Instant, datagram: Queued) -> u64 {
+    /// Appends a datagram, and drops the oldest ones if the queue is too long or they are stale.
+    pub fn push(&mut self, now: Instant, datagram: Queued, drops: &mut DatagramDrops) {
         self.used_at = now;
         self.rate.add(now, datagram.cost());
         self.expedited = datagram.expedited;
         self.queued_bytes += datagram.cost();
         self.queue.push_back(datagram);
-        let mut dropped = 0;
         // The oldest is dropped: the newest is worth more.
-        while let Some(oldest) = self.queue.front()
-            && (self.queued_bytes > QUEUE_MAX || now.saturating_duration_since(oldest.at) >= STALE)
-        {
+        while let Some(oldest) = self.queue.front() {
+            if now.saturating_duration_since(oldest.at) >= STALE {
+                drops.stale += 1;
+            } else if self.queued_bytes > QUEUE_MAX {
+                drops.queue += 1;
+            } else {
+                break;
+            }
             self.queued_bytes -= oldest.cost();
             self.queue.pop_front();
-            dropped += 1;
         }
-        dropped
+    }
+
+    /// Datagrams that wait: to be sent, and received ones for their turn.
+    pub fn waiting(&self) -> usize {
+        self.queue.len() + self.reorder.held()
     }
 
     /// Bytes that wait, with the cost of each datagram.
@@ -146,19 +154,21 @@ impl Binding {
         }
     }
 
-    /// The next datagram to send, and how many before it were dropped because they waited too long.
-    pub fn pop(&mut self, now: Instant) -> (Option<Queued>, u64) {
-        let mut dropped = 0;
+    /// The next datagram to send; drops those before it that waited too long.
+    pub fn pop(&mut self, now: Instant, drops: &mut DatagramDrops) -> Option<Queued> {
         while let Some(next) = self.queue.pop_front() {
             self.queued_bytes -= next.cost();
             let waited = now.saturating_duration_since(next.at);
             let is_last = self.queue.is_empty();
-            if waited < STALE && !self.codel.drops(now, waited, is_last) {
-                return (Some(next), dropped);
+            if waited >= STALE {
+                drops.stale += 1;
+            } else if self.codel.drops(now, waited, is_last) {
+                drops.codel += 1;
+            } else {
+                return Some(next);
             }
-            dropped += 1;
         }
-        (None, dropped)
+        None
     }
 
     /// Returns a datagram that no path takes now.
@@ -253,8 +263,9 @@ mod tests {
             assert!(binding.is_realtime(), "its first ones");
             for number in 0..2 * each_s {
                 let now = begin + Duration::from_secs(1) * number / each_s;
-                binding.push(now, Queued { expedited, ..queued(now, bytes) });
-                binding.pop(now);
+                let drops = &mut DatagramDrops::default();
+                binding.push(now, Queued { expedited, ..queued(now, bytes) }, drops);
+                binding.pop(now, drops);
                 binding.on_sent(bytes as u64);
             }
             let row = format!("{bytes} bytes, {each_s} a second, EF {expedited}");
@@ -267,29 +278,31 @@ mod tests {
         let now = base();
         for bytes in [0, 1_000] {
             let mut binding = Binding::new(now, UserId(1), 0);
-            let dropped: u64 = (0..5_000).map(|_| binding.push(now, queued(now, bytes))).sum();
-            assert_eq!(dropped, 5_000 - (QUEUE_MAX / (bytes + OVERHEAD)) as u64, "{bytes} bytes");
+            let mut drops = DatagramDrops::default();
+            (0..5_000).for_each(|_| binding.push(now, queued(now, bytes), &mut drops));
+            let queue = 5_000 - (QUEUE_MAX / (bytes + OVERHEAD)) as u64;
+            assert_eq!(drops, DatagramDrops { queue, ..DatagramDrops::default() }, "{bytes} bytes");
             assert!(binding.queued_bytes() <= QUEUE_MAX);
         }
-        let mut binding = Binding::new(now, UserId(1), 0);
-        assert_eq!(binding.push(now, queued(now, 1)), 0);
+        let (mut binding, mut drops) = (Binding::new(now, UserId(1), 0), DatagramDrops::default());
+        binding.push(now, queued(now, 1), &mut drops);
+        assert_eq!(drops.total(), 0);
         let later = now + STALE;
-        assert_eq!(binding.push(later, queued(later, 1)), 1, "a stale one");
+        binding.push(later, queued(later, 1), &mut drops);
+        assert_eq!((drops.stale, drops.total()), (1, 1));
     }
 
     #[test]
     fn stale_datagrams_are_dropped_unsent() {
         let now = base();
-        let mut binding = Binding::new(now, UserId(1), 0);
+        let (mut binding, mut drops) = (Binding::new(now, UserId(1), 0), DatagramDrops::default());
         for at_ms in [0, 10, 390] {
             let at = now + Duration::from_millis(at_ms);
-            binding.push(at, queued(at, 100));
+            binding.push(at, queued(at, 100), &mut drops);
         }
-        let (next, dropped) = binding.pop(now + Duration::from_millis(420));
-        assert_eq!(
-            (next.map(|next| next.at), dropped),
-            (Some(now + Duration::from_millis(390)), 2)
-        );
+        let next = binding.pop(now + Duration::from_millis(420), &mut drops);
+        let at = next.map(|next| next.at);
+        assert_eq!((at, drops.stale), (Some(now + Duration::from_millis(390)), 2));
         assert!(binding.is_empty() && binding.queued_bytes == 0);
     }
 }

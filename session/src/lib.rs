@@ -34,6 +34,7 @@ mod core;
 mod counters;
 mod datagram;
 mod delay;
+mod drops;
 mod endpoint;
 mod event;
 mod flow;
@@ -49,6 +50,7 @@ pub mod wire;
 
 pub use crate::core::Outlet;
 pub use datagram::UserDatagram;
+pub use drops::DatagramDrops;
 pub use endpoint::Endpoint;
 pub use event::{Event, FlowKey, OpenError, PathReport, TunnelKey};
 pub use listing::{FlowPhase, FlowView, UserTraffic, UserView};

@@ -7,6 +7,7 @@ use polyrail_model::{
 };
 use polyrail_scheduler::ChainSpec;
 
+use crate::drops::DatagramDrops;
 use crate::event::TunnelKey;
 
 /// The settings of an endpoint.
@@ -158,10 +159,8 @@ pub struct DatagramStatus {
     pub received: u64,
     /// Copies received, and datagrams too late to be told from copies.
     pub copies_received: u64,
-    /// Datagrams dropped before they were sent: the queue was full or they waited too long.
-    pub dropped: u64,
-    /// Datagrams dropped because they are longer than 2,048 bytes.
-    pub too_long: u64,
+    /// Datagrams dropped.
+    pub drops: DatagramDrops,
 }
 
 /// The chain `datagrams`.

@@ -12,6 +12,7 @@
 
 mod carrier;
 mod close;
+mod drops;
 mod events;
 mod fault;
 mod kernel;
@@ -25,6 +26,7 @@ mod tunnel;
 
 pub use carrier::{CarrierSpec, SocketOptions, kernel_control};
 pub use close::CloseReason;
+pub use drops::DatagramDrops;
 pub use kernel::unacknowledged;
 pub use network::network;
 pub use polyrail_congestion::Knowledge;

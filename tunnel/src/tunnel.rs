@@ -8,7 +8,7 @@ use polyrail_congestion::Knowledge;
 use polyrail_identity::Peer;
 use polyrail_model::{Identity, LinkSample, TunnelMode, Unit};
 
-use crate::CloseReason;
+use crate::{CloseReason, DatagramDrops};
 
 /// The maximum number of bytes of one [`Tunnel::send`]: one TLS record (RFC 8446 5.1).
 pub const FRAMES_MAX: usize = 16_384;
@@ -123,6 +123,9 @@ pub trait Tunnel {
 
     /// Starts from what an earlier connection over the same carrier knew (RFC 9959).
     fn resume(&mut self, _now: Instant, _known: Knowledge) {}
+
+    /// The datagrams that it has dropped so far.
+    fn datagram_drops(&self) -> DatagramDrops;
 
     /// Our end of the connection, once it is known.
     fn local_addr(&self) -> Option<SocketAddr>;

@@ -212,11 +212,23 @@ pub struct SessionState {
     /// Copies of datagrams received.
     #[serde(default)]
     pub datagram_copies_received: u64,
-    /// Datagrams that were not sent: too long, too many bindings, or they waited too long.
+    /// Datagrams that the session dropped.
     pub datagrams_dropped: u64,
     /// Of these, datagrams that were too long.
     #[serde(default)]
     pub datagrams_too_long: u64,
+    /// Of these, datagrams of a further binding, when there were too many.
+    #[serde(default)]
+    pub datagrams_unbound: u64,
+    /// Of these, datagrams that waited for 400 ms.
+    #[serde(default)]
+    pub datagrams_stale: u64,
+    /// Of these, datagrams dropped by CoDel.
+    #[serde(default)]
+    pub datagrams_codel: u64,
+    /// Of these, datagrams that waited when their binding ended.
+    #[serde(default)]
+    pub datagrams_ended: u64,
     /// Messages to the peer that were dropped because too many waited.
     #[serde(default)]
     pub messages_dropped: u64,

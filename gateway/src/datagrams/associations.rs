@@ -186,8 +186,9 @@ impl Associations {
     /// Sends a datagram to a client without blocking: if the kernel's buffer is full, it is
     /// dropped.
     pub(super) fn send(&self, index: usize, from: SocketAddr, payload: &[u8]) -> io::Result<()> {
-        let Some(association) = self.all.get(index) else { return Ok(()) };
-        let Some(endpoint) = association.endpoint else { return Ok(()) };
+        let unknown = || io::Error::from(io::ErrorKind::NotConnected);
+        let association = self.all.get(index).ok_or_else(unknown)?;
+        let endpoint = association.endpoint.ok_or_else(unknown)?;
         association.relay.send_to(&udp_header::encode(from, payload), endpoint).map(drop)
     }
 }

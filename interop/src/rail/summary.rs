@@ -147,6 +147,7 @@ impl Summary {
         Ok(summary)
     }
 
+    /// Pairs the runs with LinkDB and those without it of each repeat; of a trip their mean counts.
     fn add_foreseen(&mut self, runs: &[Run]) -> Result<()> {
         let names = self.contenders.iter().filter_map(|one| one.name.strip_suffix("+linkdb"));
         for name in names.map(str::to_owned).collect::<Vec<_>>() {
@@ -161,17 +162,23 @@ impl Summary {
                     failed.map(move |one| (one.at.as_secs_f64(), name))
                 });
                 let failures: Vec<(f64, &str)> = handovers.collect();
-                let of = |contender: &str| {
-                    runs.iter().find(|run| {
-                        run.contender == contender && run.course == *course && run.starved.is_none()
-                    })
+                let of_trip = |run: &&Run| run.course == *course && run.starved.is_none();
+                let pair = |a: &Run| {
+                    let is_other = |b: &&Run| b.contender == name && b.repeat == a.repeat;
+                    let b = runs.iter().filter(of_trip).find(is_other)?;
+                    Some(near_foreseen([a, b], &failures))
                 };
-                if let (Some(a), Some(b)) = (of(&format!("{name}+linkdb")), of(&name))
-                    && a.call.is_some()
-                {
-                    let [a, b] = near_foreseen([a, b], &failures);
-                    with.push(vec![Some(a)]);
-                    without.push(vec![Some(b)]);
+                let has_linkdb = |run: &&Run| {
+                    run.call.is_some() && run.contender.strip_suffix("+linkdb") == Some(&name)
+                };
+                let all = runs.iter().filter(of_trip).filter(has_linkdb);
+                let near: Vec<[f64; 2]> = all.filter_map(pair).collect();
+                if !near.is_empty() {
+                    let mean = |side: usize| {
+                        near.iter().map(|pair| pair[side]).sum::<f64>() / near.len() as f64
+                    };
+                    with.push(vec![Some(mean(0))]);
+                    without.push(vec![Some(mean(1))]);
                 }
             }
             let paired = self.paired_messages(&with, &without);

@@ -1,6 +1,7 @@
 //! Passengers' datagrams through both daemons.
 
 use std::io::ErrorKind;
+use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, ensure};
@@ -16,6 +17,10 @@ use crate::{alone, both_modes, in_both_modes, scenario};
 
 const PATIENCE: Duration = Duration::from_secs(2);
 const SHORT: Duration = Duration::from_millis(300);
+/// Nothing listens at this port of the server.
+const CLOSED_PORT: u16 = 7_008;
+/// Addresses behind the server, in both families.
+const BEYOND: [&str; 2] = ["198.51.100.200", "2001:db8:51::200"];
 
 #[test]
 fn datagrams_of_every_length_cross_in_both_families() -> Result<()> {
@@ -32,6 +37,47 @@ fn datagrams_of_every_length_cross_in_both_families() -> Result<()> {
             ensure!(echoes(&socket, 100, PATIENCE)?, "the next one, {family:?}");
             let came = burst(&socket, 20, 1_000, Duration::from_millis(500))?;
             ensure!(came == 20, "{came} of a burst of 20, {family:?}");
+        }
+        Ok(())
+    })
+}
+
+/// Beyond the cloud nothing listens at a port, and a link permits 1,280 bytes.
+#[test]
+fn icmp_errors_from_beyond_the_cloud_reach_the_passenger() -> Result<()> {
+    in_both_modes(&Plan::twins(), Duration::from_secs(60), |world| {
+        let lab = &world.lab;
+        serve_echo(&lab.server)?;
+        lab.server.sysctl("net.ipv4.ip_forward", "1")?;
+        lab.server.sysctl("net.ipv6.conf.all.forwarding", "1")?;
+        lab.server.tool("ip", "link add narrow type veth peer name far")?;
+        lab.server.tool("ip", "link set narrow mtu 1280 up")?;
+        for (family, beyond) in Family::BOTH.into_iter().zip(BEYOND) {
+            lab.server.tool("ip", &format!("route add {beyond} dev narrow"))?;
+            let router = SERVER.of(family);
+            lab.cloud.tool("ip", &format!("route add {beyond} via {router}"))?;
+
+            let socket = connected(&lab.passenger, SERVER.at(family, CLOSED_PORT))?;
+            let error = echoes(&socket, 100, PATIENCE).expect_err("nothing listens");
+            let kind = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+            ensure!(kind == Some(ErrorKind::ConnectionRefused), "{error:#}, {family:?}");
+
+            let beyond = SocketAddr::new(beyond.parse()?, 7);
+            let mtu = announced_mtu(&connected(&lab.passenger, beyond)?, 1_400, PATIENCE)?;
+            ensure!(mtu == 1_280, "MTU {mtu}, {family:?}");
+            let route = lab.passenger.tool("ip", &format!("route get {}", beyond.ip()))?;
+            ensure!(route.contains("mtu 1280"), "the passenger's kernel: {route}");
+
+            // An error about one destination costs no datagram to another.
+            let echo = SERVER.at(family, ECHO_PORT);
+            let any = if family == Family::V4 { "0.0.0.0:0" } else { "[::]:0" };
+            let socket = lab.passenger.run(|| UdpSocket::bind(any))??;
+            socket.set_read_timeout(Some(PATIENCE))?;
+            for to in [SERVER.at(family, CLOSED_PORT), echo] {
+                socket.send_to(b"x", to)?;
+                std::thread::sleep(SHORT);
+            }
+            ensure!(socket.recv_from(&mut [0; 9])? == (1, echo), "{family:?}: lost");
         }
         Ok(())
     })

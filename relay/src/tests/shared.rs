@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use mio::{Registry, Token};
 use polyrail_model::{LinkSample, TunnelMode, Unit};
-use polyrail_tunnel::{Early, Established, Tunnel, TunnelEvent};
+use polyrail_tunnel::{DatagramDrops, Early, Established, Tunnel, TunnelEvent};
 
 use crate::fake::FakeTunnel;
 
@@ -146,6 +146,10 @@ impl Tunnel for Shared {
 
     fn set_congestion(&mut self, _name: &str) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn datagram_drops(&self) -> DatagramDrops {
+        self.inner.datagram_drops()
     }
 
     fn local_addr(&self) -> Option<SocketAddr> {

@@ -32,7 +32,7 @@ impl Session {
         let of = (binding, user.unwrap_or_default(), self.clock(now));
         let Self { datagrams, turns, .. } = self;
         if payload.len() > DATAGRAM_MAX {
-            datagrams.counts.too_long += 1;
+            datagrams.counts.drops.too_long += 1;
             return;
         }
         datagrams.push(now, of, Queued { at: now, remote, payload, expedited }, turns);

@@ -60,6 +60,7 @@ impl Datagrams {
     /// The binding is over: nothing of it is kept.
     pub fn forget(&mut self, id: BindingId, turns: &mut Turns) {
         let Some(binding) = self.bindings.remove(&id) else { return };
+        self.counts.drops.ended += binding.waiting() as u64;
         self.count(binding.user, binding.queued_bytes(), 0);
         if binding.waits {
             turns.queue.remove(binding.user, flow_of(id));
@@ -81,7 +82,7 @@ impl Datagrams {
         if !self.bindings.contains_key(&id) {
             self.sweep(now, turns);
             if self.bindings.len() >= BINDINGS_MAX {
-                self.counts.dropped += 1;
+                self.counts.drops.bindings += 1;
                 return None;
             }
         }
@@ -116,11 +117,11 @@ impl Datagrams {
         let fits = share.queued_bytes + cost <= USER_QUEUED_MAX;
         let Some(binding) = self.bindings.get_mut(&of.0) else { return };
         if !fits || self.queued_bytes + cost > QUEUED_MAX {
-            self.counts.dropped += 1;
+            self.counts.drops.queue += 1;
             return;
         }
         let before = binding.queued_bytes();
-        self.counts.dropped += binding.push(now, datagram);
+        binding.push(now, datagram, &mut self.counts.drops);
         let after = binding.queued_bytes();
         self.count(user, before, after);
         self.enqueue(now, of.0, turns);
@@ -130,9 +131,8 @@ impl Datagrams {
     pub(super) fn pop(&mut self, now: Instant, id: BindingId) -> Option<(UserId, Queued)> {
         let binding = self.bindings.get_mut(&id)?;
         let (user, before) = (binding.user, binding.queued_bytes());
-        let (next, dropped) = binding.pop(now);
+        let next = binding.pop(now, &mut self.counts.drops);
         let after = binding.queued_bytes();
-        self.counts.dropped += dropped;
         self.count(user, before, after);
         Some((user, next?))
     }

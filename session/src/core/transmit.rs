@@ -52,8 +52,9 @@ impl Session {
     /// Serves flows in turn.
     fn serve_all(&mut self, now: Instant, outlet: &mut dyn Outlet) {
         let (mut in_vain, mut fed) = (0, false);
-        let mut views = self.paths.views(now, &self.chain);
-        while views.iter().any(PathView::available) {
+        // Made for the next flow: datagrams have views of their own.
+        let mut views = None;
+        while self.paths.any_available(&self.chain) {
             let Some(turn) = self.turns.queue.pop() else {
                 if !self.turns.starved.has_rest() || std::mem::replace(&mut fed, true) {
                     break;
@@ -62,9 +63,17 @@ impl Session {
                 more.into_iter().for_each(|id| self.enqueue(now, id));
                 continue;
             };
-            match self.serve(now, turn, &views, outlet) {
+            let served = match self.serve_datagram(now, turn, outlet) {
+                Some(true) => Served::Sent,
+                Some(false) => Served::Wait { fresh: false },
+                None => {
+                    let views = views.get_or_insert_with(|| self.paths.views(now, &self.chain));
+                    self.serve(now, turn, views, outlet)
+                }
+            };
+            match served {
                 Served::Nothing => {}
-                Served::Sent => views = self.paths.views(now, &self.chain),
+                Served::Sent => views = None,
                 Served::Wait { fresh: true } => {
                     self.turns.queue.push_front(turn);
                     break;
@@ -93,11 +102,6 @@ impl Session {
         views: &[PathView],
         outlet: &mut dyn Outlet,
     ) -> Served {
-        match self.serve_datagram(now, turn, outlet) {
-            Some(true) => return Served::Sent,
-            Some(false) => return Served::Wait { fresh: false },
-            None => {}
-        }
         let Some(only) = self.flows.get(turn.flow).and_then(|flow| flow.only) else {
             return self.serve_flow(now, turn, views, outlet);
         };

@@ -63,6 +63,11 @@ impl Reorder {
         Some(first.remove())
     }
 
+    /// The number of those held.
+    pub fn held(&self) -> usize {
+        self.held.len()
+    }
+
     /// When [`Reorder::pop`] has more.
     pub fn until(&self) -> Option<Instant> {
         self.until

@@ -85,7 +85,7 @@ fn waiting_datagrams_of_a_user_and_of_all_users_are_bounded() {
             send_up(&mut pair, user * 100_000 + flow, &[0; 1_000]);
             sent += 1;
         }
-        let waiting = sent - status(&pair.gateway).dropped;
+        let waiting = sent - status(&pair.gateway).drops.queue;
         assert_eq!(waiting, (user * 492).min(3_942), "after {user} users");
     }
 }
@@ -131,8 +131,9 @@ fn datagrams_without_a_path_are_bounded_and_stale_ones_are_not_sent() {
     pair.up(1, "a");
     let payloads: Vec<_> = received(&pair.at_cloud).iter().map(|one| &one.payload[..]).collect();
     assert_eq!(payloads, [b"fresh"]);
-    let status = status(&pair.gateway);
-    assert_eq!((status.dropped, status.sent), (2_000, 1));
+    let DatagramStatus { drops, sent, .. } = status(&pair.gateway);
+    // The cost of each is 164 bytes; 256 KiB may wait.
+    assert_eq!((drops.queue, drops.stale, drops.total(), sent), (402, 1_598, 2_000, 1));
 }
 
 #[test]
@@ -143,7 +144,7 @@ fn longest_datagram_passes_and_a_longer_one_is_counted() {
     }
     pair.run();
     let lengths: Vec<_> = received(&pair.at_cloud).iter().map(|one| one.payload.len()).collect();
-    assert_eq!((lengths, status(&pair.gateway).too_long), (vec![0, DATAGRAM_MAX], 1));
+    assert_eq!((lengths, status(&pair.gateway).drops.too_long), (vec![0, DATAGRAM_MAX], 1));
 }
 
 #[test]
@@ -154,16 +155,29 @@ fn bindings_are_bounded_on_both_sides_and_make_room_when_they_are_idle_or_over()
         pair.run();
     }
     let (gateway, cloud) = (status(&pair.gateway), status(&pair.cloud));
-    assert_eq!((gateway.bindings, gateway.dropped), (BINDINGS_MAX, 10));
+    assert_eq!((gateway.bindings, gateway.drops.bindings), (BINDINGS_MAX, 10));
     assert_eq!(cloud.bindings, BINDINGS_MAX);
     let key = session(&pair.gateway);
     pair.gateway.forget_binding(key, BindingId(1));
     send_up(&mut pair, 1 << 20, b"x");
-    assert_eq!(status(&pair.gateway).dropped, 10);
+    assert_eq!(status(&pair.gateway).drops.total(), 10);
     pair.advance(Duration::from_secs(300));
     send_up(&mut pair, 1 << 21, b"x");
     pair.run();
     assert_eq!((status(&pair.gateway).bindings, status(&pair.cloud).bindings), (1, 1));
+}
+
+#[test]
+fn datagrams_of_an_ended_binding_are_counted() {
+    let mut pair = Pair::over(&["a"]);
+    pair.down(0);
+    for _ in 0..3 {
+        send_up(&mut pair, 7, b"x");
+    }
+    let key = session(&pair.gateway);
+    pair.gateway.forget_binding(key, BindingId(7));
+    let drops = status(&pair.gateway).drops;
+    assert_eq!((drops.ended, drops.total()), (3, 3));
 }
 
 /// A user with a flood of small flows exceeds its priority; then its datagrams wait for its turn.

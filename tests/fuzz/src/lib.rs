@@ -9,6 +9,7 @@ mod admin;
 mod configuration;
 mod dns;
 mod gateway_report;
+mod icmp_error;
 mod input;
 mod linkdb_frames;
 mod linkdb_import;
@@ -36,6 +37,7 @@ pub const SURFACES: &[Surface] = &[
     Surface { name: "linkdb_frames", run: linkdb_frames::linkdb_frames },
     Surface { name: "linkdb_import", run: linkdb_import::linkdb_import },
     Surface { name: "gateway_report", run: gateway_report::gateway_report },
+    Surface { name: "icmp_error", run: icmp_error::icmp_error },
     Surface { name: "configuration", run: configuration::configuration },
     Surface { name: "admin", run: admin::admin },
 ];

@@ -27,7 +27,7 @@ use super::socket::{Arrival, Udp};
 use super::{PATHS_MAX, context, reason};
 use crate::events::Events;
 use crate::phase::{TunnelLife, TunnelPhase};
-use crate::{CONTROL_EXCESS, CloseReason, FRAMES_MAX, SocketOptions};
+use crate::{CONTROL_EXCESS, CloseReason, DatagramDrops, FRAMES_MAX, SocketOptions};
 
 /// A connection without its socket.
 pub(super) struct Engine {
@@ -261,14 +261,15 @@ impl Engine {
     }
 
     pub(super) fn send(&mut self, unit: Unit, frames: &[u8], udp: &Udp) {
-        if !self.life.is_open() || frames.is_empty() {
+        debug_assert!(frames.len() <= FRAMES_MAX, "one send is one unit");
+        if let Unit::Datagram { expires } = unit {
+            let datagrams = &mut self.outbox.datagrams;
+            if datagrams.drops.permit(self.life.phase()) {
+                datagrams.push(expires, frames);
+            }
             return;
         }
-        debug_assert!(frames.len() <= FRAMES_MAX, "one send is one unit");
-        if let Unit::Datagram { .. } = unit {
-            if self.life.phase() == TunnelPhase::Up {
-                self.outbox.push(unit, frames);
-            }
+        if !self.life.is_open() || frames.is_empty() {
             return;
         }
         if self.outbox.waiting() + frames.len() > WAITING_MAX {
@@ -282,6 +283,10 @@ impl Engine {
         if self.outbox.waiting() + ROOM_MIN > self.quantum() {
             self.settle(udp, Instant::now());
         }
+    }
+
+    pub(super) fn datagram_drops(&self) -> DatagramDrops {
+        self.outbox.datagrams.drops(&self.connection)
     }
 
     pub(super) fn withdraw(&mut self, tag: u64) {

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use quiche::{Connection, Error};
 
+use crate::DatagramDrops;
+
 /// Outgoing units, and incoming halves.
 #[derive(Default)]
 pub(super) struct Datagrams {
@@ -19,6 +21,9 @@ pub(super) struct Datagrams {
     next: u16,
     /// Halves whose other half has not arrived, the oldest first.
     halves: VecDeque<Half>,
+    /// Parts taken from `quiche`.
+    taken: usize,
+    pub(super) drops: DatagramDrops,
     scratch: Vec<u8>,
 }
 
@@ -40,6 +45,7 @@ impl Datagrams {
     pub(super) fn push(&mut self, expires: Instant, frames: &[u8]) {
         if self.waiting.len() >= WAITING_MAX {
             self.pop();
+            self.drops.queue += 1;
         }
         self.bytes += frames.len();
         self.waiting.push_back(Waiting { expires, since: None, unit: frames.to_vec() });
@@ -49,6 +55,21 @@ impl Datagrams {
         let next = self.waiting.pop_front()?;
         self.bytes -= next.unit.len();
         Some(next)
+    }
+
+    /// The connection has ended: nothing that waits is sent, here and in `quiche`.
+    pub(super) fn end(&mut self, connection: &Connection) {
+        let waiting = self.waiting.len() + connection.dgram_send_queue_len();
+        self.drops.ended += waiting as u64;
+        self.waiting.clear();
+        self.bytes = 0;
+    }
+
+    /// The units dropped so far. A full `quiche` drops the oldest part that it has received.
+    pub(super) fn drops(&self, connection: &Connection) -> DatagramDrops {
+        let known = self.taken + connection.dgram_recv_queue_len();
+        let unread = connection.stats().dgram_recv.saturating_sub(known);
+        DatagramDrops { unread: unread as u64, ..self.drops }
     }
 
     /// When the oldest unit has waited for so long that pacing no longer holds packets back.
@@ -75,18 +96,22 @@ impl Datagrams {
         let mut given = false;
         while self.waiting.front().is_some_and(|waiting| now >= waiting.expires) {
             self.pop();
+            self.drops.expired += 1;
         }
         while connection.dgram_send_queue_len() < GIVEN_MAX
             && let Some(Waiting { expires, unit, .. }) = self.pop()
         {
             if now >= expires {
+                self.drops.expired += 1;
                 continue;
             }
             // `None`: the peer takes none.
-            let Some(longest) = connection.dgram_max_writable_len() else { continue };
+            let longest = connection.dgram_max_writable_len().unwrap_or(0);
             // quiche forgets the MTU when the peer's address changes.
             let longest = longest.min(packet_max.saturating_sub(PACKET_OVERHEAD));
-            given |= self.split(&unit, longest, |part| connection.dgram_send(part));
+            let is_given = self.split(&unit, longest, |part| connection.dgram_send(part));
+            self.drops.too_long += u64::from(!is_given);
+            given |= is_given;
         }
         let new = self.waiting.iter_mut().rev().take_while(|waiting| waiting.since.is_none());
         new.for_each(|waiting| waiting.since = Some(now));
@@ -133,10 +158,12 @@ impl Datagrams {
         loop {
             match connection.dgram_recv(&mut scratch) {
                 Ok(length) => {
+                    self.taken += 1;
                     total += length;
                     self.on_part(&scratch[..length], sink);
                 }
-                Err(Error::BufferTooShort) => {}
+                // No packet has so long a part.
+                Err(Error::BufferTooShort) => self.taken += 1,
                 Err(_) => break,
             }
         }

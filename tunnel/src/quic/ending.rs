@@ -181,6 +181,7 @@ impl Engine {
         self.life.enter(TunnelPhase::Closed, None);
         self.keepalive_at = None;
         self.outbox.clear();
+        self.outbox.datagrams.end(&self.connection);
         self.events.push(TunnelEvent::Closed(reason));
     }
 

@@ -19,7 +19,7 @@ use super::connection::Engine;
 use super::mail::{Mail, Mailbox, News};
 use super::socket::Udp;
 use crate::phase::TunnelPhase;
-use crate::{Tunnel, TunnelEvent};
+use crate::{DatagramDrops, Tunnel, TunnelEvent};
 
 /// A tunnel of QUIC over UDP.
 pub(super) struct QuicTunnel {
@@ -257,6 +257,10 @@ impl Tunnel for QuicTunnel {
         if let Some(pacer) = &mut self.engine.meter.pacer {
             pacer.resume(now, known);
         }
+    }
+
+    fn datagram_drops(&self) -> DatagramDrops {
+        self.engine.datagram_drops()
     }
 
     fn local_addr(&self) -> Option<SocketAddr> {

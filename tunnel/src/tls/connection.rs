@@ -29,7 +29,7 @@ use crate::events::Events;
 use crate::kernel::TcpInfo;
 use crate::phase::{TunnelLife, TunnelPhase};
 use crate::scratch::with_scratch;
-use crate::{CloseReason, FRAMES_MAX, SocketOptions, Tunnel, TunnelEvent};
+use crate::{CloseReason, DatagramDrops, FRAMES_MAX, SocketOptions, Tunnel, TunnelEvent};
 
 /// The parts of a new tunnel.
 pub(super) struct Start {
@@ -52,6 +52,7 @@ pub(super) struct TlsTunnel {
     pub(super) queue: Queue,
     /// Datagrams that wait until few bytes are before them, and until when they are of use.
     datagrams: VecDeque<(Instant, Vec<u8>)>,
+    drops: DatagramDrops,
     /// Whether the socket may be readable; readiness is edge-triggered.
     pub(super) readable: bool,
     /// Whether the kernel's buffer was full at the last write.
@@ -81,6 +82,7 @@ impl TlsTunnel {
             events: Events::default(),
             queue: Queue::default(),
             datagrams: VecDeque::new(),
+            drops: DatagramDrops::default(),
             readable: false,
             blocked: false,
             taken: 0,
@@ -130,6 +132,8 @@ impl TlsTunnel {
         {
             if now < expires {
                 self.write_record(&frames);
+            } else {
+                self.drops.expired += 1;
             }
         }
     }
@@ -191,6 +195,7 @@ impl TlsTunnel {
         self.life.enter(TunnelPhase::Closed, None);
         self.readable = false;
         self.queue.pending = 0;
+        self.drops.ended += std::mem::take(&mut self.datagrams).len() as u64;
         self.events.push(TunnelEvent::Closed(reason));
     }
 
@@ -358,21 +363,21 @@ impl Tunnel for TlsTunnel {
     }
 
     fn send(&mut self, unit: Unit, frames: &[u8]) {
-        if !self.life.is_open() || frames.is_empty() {
-            return;
-        }
         if let Unit::Datagram { expires } = unit {
-            if self.life.phase() != TunnelPhase::Up {
+            if !self.drops.permit(self.life.phase()) {
                 return;
             }
             if self.queue.pending > DATAGRAM_PENDING_MAX {
                 if self.datagrams.len() >= DATAGRAMS_MAX {
                     self.datagrams.pop_front();
+                    self.drops.queue += 1;
                 }
                 return self.datagrams.push_back((expires, frames.to_vec()));
             }
         }
-        self.write_record(frames);
+        if self.life.is_open() && !frames.is_empty() {
+            self.write_record(frames);
+        }
     }
 
     fn withdraw(&mut self, _tag: u64) {}
@@ -426,6 +431,10 @@ impl Tunnel for TlsTunnel {
 
     fn set_congestion(&mut self, name: &str) -> io::Result<()> {
         set_congestion(&SockRef::from(&self.socket), name).map_err(io::Error::other)
+    }
+
+    fn datagram_drops(&self) -> DatagramDrops {
+        self.drops
     }
 
     fn local_addr(&self) -> Option<SocketAddr> {

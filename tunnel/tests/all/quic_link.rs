@@ -8,7 +8,7 @@ use crate::quic_world::wire::{Faults, Tap};
 use crate::quic_world::{self, World, carrier, client, numbered};
 use polyrail_model::Unit;
 use polyrail_tunnel::quic::ServerOptions;
-use polyrail_tunnel::{CarrierSpec, CloseReason, SocketOptions};
+use polyrail_tunnel::{CarrierSpec, CloseReason, DatagramDrops, SocketOptions};
 
 /// A world with one tunnel that is up, end 0 the gateway's, over a wire without faults.
 fn up() -> (World, Tap) {
@@ -28,6 +28,67 @@ fn units_arrive_whole_and_once_whatever_the_wire_does() {
     let sample = world.ends[0].tunnel.sample(Instant::now()).unwrap();
     assert!(sample.lost_packets > 0 && sample.lost_packets < sample.sent_packets / 2);
     assert!(sample.in_flight <= sample.window + polyrail_model::Bytes(6_000));
+}
+
+#[test]
+fn each_datagram_that_does_not_leave_is_counted_once() {
+    let (mut world, _tap) = up();
+    let drops = |world: &World| world.ends[0].tunnel.datagram_drops();
+    let now = Instant::now();
+    let fresh = Unit::Datagram { expires: now + Duration::from_secs(60) };
+    // 256 may wait.
+    for number in 0..300 {
+        let expires = if number < 200 { now } else { now + Duration::from_secs(60) };
+        world.ends[0].tunnel.send(Unit::Datagram { expires }, &numbered(number, 100));
+    }
+    world.ends[0].tunnel.send(fresh, &[0; 4_000]);
+    world.ends[0].tunnel.flush(now);
+    world.until("the fresh ones", |ends| ends[1].units.len() == 100);
+    let mut wanted = DatagramDrops { queue: 45, expired: 155, too_long: 1, ..drops(&world) };
+    assert_eq!((drops(&world), world.ends[1].units[0][..4].to_vec()), (wanted, vec![0, 0, 0, 200]));
+    // They wait while it closes, and are sent; a later one is not.
+    world.ends[0].tunnel.send(fresh, b"last");
+    world.ends[0].tunnel.close(Instant::now());
+    world.ends[0].tunnel.send(fresh, b"later");
+    world.until("the end", |ends| ends[0].closed.is_some());
+    wanted.ended = 1;
+    assert_eq!((drops(&world), world.ends[1].units.len()), (wanted, 101));
+    assert_eq!(world.ends[1].tunnel.datagram_drops(), DatagramDrops::default());
+}
+
+#[test]
+fn datagrams_that_wait_at_the_end_of_a_connection_are_counted() {
+    let (mut world, tap) = up();
+    tap.set(|faults| faults.paused = true);
+    let unit = Unit::Datagram { expires: Instant::now() + Duration::from_secs(60) };
+    // More than the window takes.
+    for number in 0..200 {
+        world.ends[0].tunnel.send(unit, &numbered(number, 1_000));
+    }
+    world.ends[0].tunnel.flush(Instant::now());
+    world.drop_end(1);
+    tap.set(|faults| faults.paused = false);
+    world.until("the end", |ends| ends[0].closed.is_some());
+    let drops = world.ends[0].tunnel.datagram_drops();
+    assert!((50..200).contains(&drops.ended), "{drops:?}");
+    assert_eq!(DatagramDrops { ended: 0, ..drops }, DatagramDrops::default());
+}
+
+#[test]
+fn received_datagrams_that_are_not_read_are_counted() {
+    let (mut world, _tap) = up();
+    world.ends[1].reading = false;
+    let expires = Instant::now() + Duration::from_secs(60);
+    // quiche keeps 1,024.
+    for number in 0..1_100 {
+        world.ends[0].send(Unit::Datagram { expires }, &numbered(number, 50));
+        world.step();
+    }
+    world.run_for(Duration::from_millis(100));
+    world.ends[1].reading = true;
+    world.until("the newest", |ends| ends[1].units.len() == 1_024);
+    let unread = world.ends[1].tunnel.datagram_drops().unread;
+    assert_eq!((unread, world.ends[0].tunnel.datagram_drops()), (76, DatagramDrops::default()));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use crate::common::raw::{RawClient, record_lengths};
 use crate::common::{End, TestClock, World, client, loopback, name};
 use polyrail_model::{Bytes, Unit};
 use polyrail_tunnel::tls::Listener;
-use polyrail_tunnel::{CarrierSpec, CloseReason, FRAMES_MAX, SocketOptions};
+use polyrail_tunnel::{CarrierSpec, CloseReason, DatagramDrops, FRAMES_MAX, SocketOptions};
 
 /// A world with one tunnel that is up: end 0 is the gateway's, end 1 the cloud's.
 fn up() -> World {
@@ -49,6 +49,49 @@ fn both_directions_carry_bytes_in_order() {
     let sample = world.ends[1].tunnel.sample(Instant::now()).unwrap();
     assert!(sample.acked >= Bytes(down.len() as u64) && sample.delivery_rate.is_some());
     assert_eq!((sample.unsent, sample.timeouts), (Bytes::ZERO, 0));
+}
+
+#[test]
+fn each_datagram_that_does_not_leave_is_counted_once() {
+    let (mut world, authority, clock, address) = World::serving();
+    let near = world.connect(&mut client(authority.gateway(), &clock), address);
+    let fresh = Unit::Datagram { expires: Instant::now() + Duration::from_secs(60) };
+    world.ends[near].tunnel.send(fresh, b"early");
+    world.until("both ends up", |ends| ends.len() == 2 && ends.iter().all(|it| it.up.is_some()));
+    let mut wanted = DatagramDrops { early: 1, ..DatagramDrops::default() };
+    assert_eq!(world.ends[near].tunnel.datagram_drops(), wanted);
+
+    world.ends[1].reading = false;
+    let mut bulk = 0;
+    while world.ends[near].tunnel.room() > 0 {
+        bulk += world.ends[near].send(&[0; FRAMES_MAX], FRAMES_MAX);
+    }
+    // Control may exceed the room, and datagrams wait behind so many bytes; 64 may.
+    world.ends[near].tunnel.send(Unit::Control, &[0; 4_090]);
+    bulk += 4_090;
+    let soon = Unit::Datagram { expires: Instant::now() };
+    (0..100).for_each(|_| world.ends[near].tunnel.send(soon, b"soon"));
+    wanted.queue = 36;
+    assert_eq!(world.ends[near].tunnel.datagram_drops(), wanted);
+    (0..30).for_each(|_| world.ends[near].tunnel.send(fresh, b"fresh"));
+    wanted.queue += 30;
+    world.ends[1].reading = true;
+    let all = bulk + 30 * b"fresh".len();
+    for _ in 0..2_000 {
+        world.step();
+        world.ends[near].tunnel.flush(Instant::now());
+        if world.ends[1].received.len() == all {
+            break;
+        }
+    }
+    wanted.expired = 34;
+    assert_eq!(world.ends[near].tunnel.datagram_drops(), wanted);
+    assert!(world.ends[1].received.ends_with(b"freshfresh") && bulk + 150 == all);
+
+    world.ends[near].tunnel.close(Instant::now());
+    world.ends[near].tunnel.send(fresh, b"later");
+    wanted.ended = 1;
+    assert_eq!(world.ends[near].tunnel.datagram_drops(), wanted);
 }
 
 #[test]

@@ -17,7 +17,7 @@ use mio::event::Source;
 use mio::net::UnixStream;
 use mio::{Interest, Registry, Token};
 use polyrail_model::{Identity, LinkSample, TunnelMode, Unit};
-use polyrail_tunnel::{CloseReason, Established, Tunnel, TunnelEvent};
+use polyrail_tunnel::{CloseReason, DatagramDrops, Established, Tunnel, TunnelEvent};
 
 /// One end of a fake tunnel.
 #[derive(Debug)]
@@ -46,6 +46,7 @@ struct Orders {
     breaking: Option<CloseReason>,
     congestion: Option<String>,
     lingers: bool,
+    drops: DatagramDrops,
 }
 
 /// Creates the two ends of a tunnel between `gateway` and `cloud`; both are up at once.
@@ -73,7 +74,8 @@ impl FakeTunnel {
             resumed: false,
             handshake: Duration::ZERO,
         };
-        let orders = Orders { breaking: None, congestion: None, lingers: false };
+        let drops = DatagramDrops::default();
+        let orders = Orders { breaking: None, congestion: None, lingers: false, drops };
         Self {
             socket,
             pending: VecDeque::new(),
@@ -138,6 +140,11 @@ impl FakeControl {
     /// The peer does not answer a close: the tunnel stays until it breaks.
     pub fn linger(&self) {
         self.0.borrow_mut().lingers = true;
+    }
+
+    /// It has dropped these datagrams.
+    pub fn drop_datagrams(&self, drops: DatagramDrops) {
+        self.0.borrow_mut().drops += drops;
     }
 
     /// The congestion control that was set last.
@@ -248,6 +255,10 @@ impl Tunnel for FakeTunnel {
     fn set_congestion(&mut self, name: &str) -> io::Result<()> {
         self.control.0.borrow_mut().congestion = Some(name.to_owned());
         Ok(())
+    }
+
+    fn datagram_drops(&self) -> DatagramDrops {
+        self.control.0.borrow().drops
     }
 
     fn local_addr(&self) -> Option<SocketAddr> {

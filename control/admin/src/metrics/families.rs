@@ -111,6 +111,14 @@ pub(super) const PLANE: &[Family<Scrape>] = &[
         }),
     ),
     Family::counter(
+        "tunnel_datagrams_dropped",
+        "Passengers' datagrams dropped by the tunnels; each copy counts.",
+        By("reason", |scrape| {
+            let dropped = scrape.plane.tunnel_dropped.iter();
+            dropped.map(|&(reason, count)| (reason, Value::Whole(count))).collect()
+        }),
+    ),
+    Family::counter(
         "log_lines_suppressed",
         "Log lines suppressed by rate limits.",
         One(|scrape| whole(scrape.plane.lines_suppressed)),
@@ -229,11 +237,19 @@ pub(super) const SESSION: &[Family<SessionState>] = &[
     ),
     Family::counter(
         "datagrams_dropped",
-        "Passengers' datagrams dropped before they were sent to the peer.",
+        "Passengers' datagrams dropped by the session.",
         By("reason", |session| {
-            let too_long = session.datagrams_too_long;
-            let queue = session.datagrams_dropped.saturating_sub(too_long);
-            wholes([("queue", queue), ("too_long", too_long)])
+            let mut counts = [
+                ("queue", session.datagrams_dropped),
+                ("too_long", session.datagrams_too_long),
+                ("bindings", session.datagrams_unbound),
+                ("stale", session.datagrams_stale),
+                ("codel", session.datagrams_codel),
+                ("ended", session.datagrams_ended),
+            ];
+            let named: u64 = counts[1..].iter().map(|(_, count)| count).sum();
+            counts[0].1 = counts[0].1.saturating_sub(named);
+            wholes(counts)
         }),
     ),
     Family::counter(

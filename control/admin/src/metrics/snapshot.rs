@@ -21,6 +21,8 @@ pub struct MetricsSnapshot {
     pub lines_suppressed: u64,
     /// Passengers' datagrams dropped at this node's sockets since the start, by reason.
     pub udp_dropped: Vec<Count>,
+    /// Passengers' datagrams dropped by the tunnels since the start, by reason.
+    pub tunnel_dropped: Vec<Count>,
     /// The counters that only a cloud has.
     pub cloud: Option<CloudCounts>,
     /// The cloud takes this gateway's reports.

@@ -51,6 +51,7 @@ fn full(role: NodeRole) -> Scrape {
     let plane = MetricsSnapshot {
         paths: vec![PathState { peer: Some("train-7".to_owned()), ..full_path() }],
         udp_dropped: vec![("quota", 1)],
+        tunnel_dropped: vec![("expired", 4)],
         cloud: (role == NodeRole::Cloud).then_some(cloud),
         ..MetricsSnapshot::default()
     };
@@ -207,6 +208,8 @@ fn values_reach_the_text() {
         "polyrail_path_state{gateway=\"train-7\",carrier=\"a\",state=\"down\"} 0\n",
         "polyrail_path_rtt_seconds{gateway=\"train-7\",carrier=\"a\"} 0.000001\n",
         "polyrail_datagrams_dropped_total{gateway=\"c\",reason=\"queue\"} 3\n",
+        "polyrail_datagrams_dropped_total{gateway=\"c\",reason=\"stale\"} 4\n",
+        "polyrail_tunnel_datagrams_dropped_total{reason=\"expired\"} 4\n",
         "polyrail_linkdb_entries 5\n",
         "polyrail_forecast_outcomes_total{outcome=\"correct\"} 2\n",
         "polyrail_telemetry_connected{source=\"gpsd\"} 1\n",

@@ -148,8 +148,12 @@ fn snapshot() -> Snapshot {
         datagram_copies_sent: 1,
         datagrams_received: 3,
         datagram_copies_received: 1,
-        datagrams_dropped: 5,
+        datagrams_dropped: 17,
         datagrams_too_long: 2,
+        datagrams_unbound: 1,
+        datagrams_stale: 4,
+        datagrams_codel: 5,
+        datagrams_ended: 2,
         messages_dropped: 0,
     };
     Snapshot {

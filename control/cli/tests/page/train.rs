@@ -125,6 +125,10 @@ fn session() -> SessionState {
         datagram_copies_received: 0,
         datagrams_dropped: 0,
         datagrams_too_long: 0,
+        datagrams_unbound: 0,
+        datagrams_stale: 0,
+        datagrams_codel: 0,
+        datagrams_ended: 0,
         messages_dropped: 0,
     }
 }

@@ -1,6 +1,6 @@
 //! Synthetic runs, also for the tests of the modules next to this one.
 
-use polyrail_emulator::record::{CarrierRun, Machine, VERSION};
+use polyrail_emulator::record::{CallRun, CarrierRun, Event, Machine, VERSION};
 
 use super::*;
 
@@ -104,6 +104,39 @@ fn repeats_are_averaged_and_their_variation_is_reported() {
     // 1.25 bytes down and 0.05 up for each byte, but for rounding.
     assert!((summary.contenders[0].price[0] - 1.25).abs() < 1e-3);
     assert!((summary.contenders[0].price[1] - 0.05).abs() < 1e-3);
+}
+
+/// With LinkDB the second repeat has no bad packet, and without it both have only bad ones.
+#[test]
+fn calls_near_forecast_failures_are_averaged_over_repeats() {
+    // Long enough for failures.
+    let course = Course { seconds: 400, ..COURSE };
+    let call = |contender: &str, repeat: u32, delay: Option<f32>| {
+        let mut run = run(course, contender, 1.0);
+        let route = course.route().unwrap();
+        let event = |carrier: &str| Event {
+            at_s: 0.0,
+            kind: "forecast_begin".to_owned(),
+            carrier: Some(carrier.to_owned()),
+        };
+        run.events = route.carriers.iter().map(|carrier| event(carrier.name)).collect();
+        (run.workload, run.repeat) = (Workload::CallBulk, repeat);
+        run.call = Some(CallRun { up: vec![delay; 15_000], down: vec![delay; 15_000] });
+        run
+    };
+    let runs = [
+        call("x+linkdb", 0, None),
+        call("x+linkdb", 1, Some(40.0)),
+        call("x", 0, None),
+        call("x", 1, None),
+    ];
+    let plain = ["x+linkdb", "x"].map(|contender| run(course, contender, 1.0));
+    let mut summary = Summary::of(&plain).unwrap();
+    summary.foreseen.clear();
+    summary.add_foreseen(&runs).unwrap();
+    let [(name, paired)] = &summary.foreseen[..] else { panic!("{:?}", summary.foreseen) };
+    assert_eq!(name, "x");
+    close(paired.ratio(None).unwrap().value, 0.5);
 }
 
 #[test]
