@@ -14,7 +14,6 @@ use anyhow::{Context, Result, ensure};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
-
 use super::{at_quantile, congestion, worlds::Worlds};
 use crate::addresses::{Family, SERVER};
 use crate::bench::{Effort, fresh_seed};
