@@ -15,6 +15,8 @@ log=${POLYRAIL_TEST_LOG:-target/test.log}
 mkdir -p "$(dirname "$log")"
 POLYRAIL_ALLOW_SKIP=$(allowed_skips)
 export POLYRAIL_ALLOW_SKIP
+# Those in namespaces mostly wait, so more of them run at a time than there are processors.
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-4}
 
 [[ $# -gt 0 ]] || set -- --workspace
 status=0
