@@ -191,9 +191,9 @@ impl Keeper {
         }
         held.bind_senders()?;
         if self.stale {
-            held.refresh()?;
-            // The best interface may get its route some time after it came up.
-            self.stale = !held.uses_best();
+            // An interface gets its routes some time after it came up, one family after the other.
+            let differ = held.refresh()?;
+            self.stale = differ || !held.uses_best();
         }
         Ok(())
     }

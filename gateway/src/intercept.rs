@@ -229,17 +229,16 @@ impl Interception {
     }
 
     /// Reads the carriers' routes again and rebuilds ours: for `direct:`, after an interface lost
-    /// its routes or got others.
+    /// its routes or got others. Returns whether they differ.
     ///
     /// # Errors
     /// No carrier has a route, and so `direct:` traffic is rejected; or a command failed.
-    pub fn refresh(&mut self) -> Result<(), InterceptError> {
+    pub fn refresh(&mut self) -> Result<bool, InterceptError> {
         let hops = hops_if_any(&self.plan)?;
         let is_owned = self.owned.is_some();
         Script::new(&self.plan, hops.as_ref(), self.families, is_owned).run_routing()?;
-        if hops != self.hops
-            && let Some(Hops { interface, .. }) = &hops
-        {
+        let differ = hops != self.hops;
+        if differ && let Some(Hops { interface, .. }) = &hops {
             tracing::info!(interface, "traffic of `direct:` has a route");
         }
         self.hops = hops;
@@ -247,7 +246,7 @@ impl Interception {
             Some(direct) if self.hops.is_none() => {
                 Err(InterceptError::DirectRoute(direct.join(" or ")))
             }
-            _ => Ok(()),
+            _ => Ok(differ),
         }
     }
 

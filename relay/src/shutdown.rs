@@ -132,7 +132,9 @@ impl Shutdown {
                 } else if now >= *look_at {
                     *look_at = now + EMPTYING_LOOK;
                     let sessions = relay.endpoint_ref().status().sessions;
-                    if sessions.iter().all(|session| session.flows == 0) && relay.leg_count() == 0 {
+                    // The bytes before a reset are delivered after the flow has left its user.
+                    let is_empty = sessions.iter().all(|session| session.flows_held == 0);
+                    if is_empty && relay.leg_count() == 0 {
                         self.close(now, relay);
                     }
                 }
@@ -177,7 +179,7 @@ impl Shutdown {
 fn is_busy(session: &SessionStatus, quiet: bool) -> bool {
     let held = session.memory_sent.0 + session.memory_received.0 > 0;
     // A session without a path cannot finish its flows.
-    session.flows > 0 && !session.paths.is_empty() && (held || !quiet)
+    session.flows_held > 0 && !session.paths.is_empty() && (held || !quiet)
 }
 
 /// How long after the last byte a flow counts as idle. With [`CLOSE_MAX`], an idle daemon ends

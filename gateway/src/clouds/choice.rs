@@ -62,8 +62,8 @@ pub(crate) struct Choice {
     unfit_since: Option<Instant>,
     /// How long a preferred cloud must have been reachable before it is current again.
     settle: Duration,
-    /// When a preferred cloud last became current again.
-    back_at: Option<Instant>,
+    /// The preferred cloud that last became current again, and when.
+    back: Option<(usize, Instant)>,
 }
 
 #[derive(Debug)]
@@ -86,7 +86,7 @@ impl Choice {
             current: 0,
             unfit_since: None,
             settle: SETTLE,
-            back_at: None,
+            back: None,
         }
     }
 
@@ -169,13 +169,14 @@ impl Choice {
     fn follow(&mut self, now: Instant, moved: Move) {
         self.current = moved.to;
         self.unfit_since = None;
-        if moved.reason == Reason::Back {
-            self.back_at = Some(now);
-            return;
+        // The failure of another cloud says nothing about the one that had come back.
+        if let Some((_, at)) = self.back.take_if(|(place, _)| *place == moved.from) {
+            let brief = now.saturating_duration_since(at) < BRIEF;
+            self.settle = if brief { (self.settle * 2).min(SETTLE_MAX) } else { SETTLE };
         }
-        let back = self.back_at.take();
-        let brief = back.is_some_and(|at| now.saturating_duration_since(at) < BRIEF);
-        self.settle = if brief { (self.settle * 2).min(SETTLE_MAX) } else { SETTLE };
+        if moved.to < moved.from {
+            self.back = Some((moved.to, now));
+        }
     }
 
     /// Decides how much the gateway tries to reach each cloud.

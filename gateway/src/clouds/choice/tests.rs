@@ -189,3 +189,24 @@ fn preferred_cloud_that_keeps_failing_comes_back_ever_later() {
     world.run(10_300);
     assert_eq!(world.choice.current(), 0);
 }
+
+#[test]
+fn failure_of_another_cloud_does_not_shorten_the_wait_for_the_preferred_one() {
+    let mut world = World::new(3);
+    (world.views[1], world.views[2]) = (up(), up());
+    world.views[0].reachable = false;
+    world.run(5_000);
+    world.views[0].reachable = true;
+    world.run(10_300);
+    assert_eq!(world.choice.current(), 0);
+    world.views[0].reachable = false;
+    world.run(5_000);
+    world.views[1].reachable = false;
+    world.run(5_000);
+    assert_eq!(world.choice.current(), 2);
+    world.views[0].reachable = true;
+    world.run(18_000);
+    assert_eq!(world.choice.current(), 2, "it had failed within a minute");
+    world.run(3_000);
+    assert_eq!(world.choice.current(), 0);
+}
