@@ -20,6 +20,7 @@ const OPENERS: usize = 16;
 const AIM_BYTES: f64 = 8192.0;
 const AIM_MS: f64 = 5.0;
 const SCRAPES: usize = 9;
+const USER_FLOWS_MAX: i64 = 20_000;
 
 /// Opens flows through SOCKS5 and takes the difference of the proportional set sizes.
 pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
@@ -28,6 +29,9 @@ pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
     let plan = Plan::new().wire("alpha").wire("beta").gateway("socks5.reply", "dialed");
     let plan = plan.gateway("metrics.listen", listen.as_str());
     let plan = plan.cloud("metrics.listen", listen.as_str());
+    // All of them belong to one user.
+    let plan = plan.gateway("session.user_flows_max", USER_FLOWS_MAX);
+    let plan = plan.cloud("session.user_flows_max", USER_FLOWS_MAX);
     let [memory, scrapes] = super::in_tls(&plan, move |world| measure(world, flows))?;
     let [gateway, cloud] = memory;
     let goal = if effort == Effort::Full { Goal::AtMost(AIM_BYTES) } else { Goal::None };
