@@ -7,7 +7,9 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use polyrail_daemon::speedtest::{REQUEST_MAX, Received, Request, SECONDS_MAX, Service, USER};
+use polyrail_daemon::speedtest::{
+    REQUEST_MAX, Received, Reception, Request, SECONDS_MAX, Service, USER, fill,
+};
 use polyrail_model::{Bucket, Identity, UserId};
 use polyrail_session::{Endpoint, FlowKey, ResetReason, SessionKey};
 
@@ -48,9 +50,7 @@ enum Work {
 /// Received bytes.
 #[derive(Debug)]
 struct Sink {
-    /// When the first bytes came.
-    begun: Option<Instant>,
-    bytes: u64,
+    reception: Reception,
     time: Duration,
     bytes_max: u64,
 }
@@ -122,7 +122,7 @@ impl Speedtests {
             Service::Echo => (Work::Echo { left: ECHO_BYTES }, now + ECHO_MAX),
             Service::Source => (Work::Source { left: bytes }, now + time + GRACE),
             Service::Sink => {
-                let sink = Sink { begun: None, bytes: 0, time, bytes_max: bytes };
+                let sink = Sink { reception: Reception::default(), time, bytes_max: bytes };
                 (Work::Sink(sink), now + time + GRACE)
             }
         };
@@ -188,7 +188,7 @@ impl Work {
     /// When a sink has received for long enough.
     fn due_at(&self) -> Option<Instant> {
         match self {
-            Self::Sink(sink) => sink.begun.map(|begun| begun + sink.time),
+            Self::Sink(sink) => sink.reception.begun.map(|begun| begun + sink.time),
             _ => None,
         }
     }
@@ -206,18 +206,10 @@ impl Work {
                 }
             }
             Self::Source { left } => {
-                for _ in 0..CHUNKS_MAX {
-                    let chunk = CHUNK.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
-                    let taken = endpoint.write(now, flow, &CHUNK[..chunk]);
-                    *left -= taken as u64;
-                    if *left == 0 {
-                        endpoint.finish(now, flow);
-                        *self = Self::Over;
-                        break;
-                    }
-                    if taken < chunk {
-                        break;
-                    }
+                *left -= fill(now, endpoint, flow, *left);
+                if *left == 0 {
+                    endpoint.finish(now, flow);
+                    *self = Self::Over;
                 }
             }
             Self::Sink(sink) => {
@@ -247,17 +239,13 @@ impl Sink {
     ) -> Option<Received> {
         let count = endpoint.readable(flow).iter().map(|part| part.len()).sum();
         endpoint.consume(now, flow, count);
-        let Some(begun) = self.begun else {
-            // The first bytes begin the measurement and do not count.
-            self.begun = (count > 0).then_some(now);
-            return None;
-        };
-        self.bytes += count as u64;
-        let time = now.saturating_duration_since(begun);
-        let is_complete =
-            time >= self.time || self.bytes >= self.bytes_max || endpoint.finished(flow);
-        let time_us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        is_complete.then_some(Received { bytes: self.bytes, time_us })
+        let had_begun = self.reception.begun.is_some();
+        self.reception.add(now, count as u64);
+        let received = self.reception.received(now).filter(|_| had_begun)?;
+        let is_complete = Duration::from_micros(received.time_us) >= self.time
+            || received.bytes >= self.bytes_max
+            || endpoint.finished(flow);
+        is_complete.then_some(received)
     }
 }
 
@@ -286,7 +274,3 @@ const REQUEST_WAIT: Duration = Duration::from_secs(10);
 const GRACE: Duration = Duration::from_secs(10);
 /// How long an echo may last: both directions and the time between.
 const ECHO_MAX: Duration = Duration::from_secs(2 * (SECONDS_MAX + 15));
-/// The bytes of a source. Tunnels encrypt it, so that no carrier compresses it.
-static CHUNK: [u8; 64 * 1024] = [0; 64 * 1024];
-/// A bound of one call: a flow that is over takes any number of bytes.
-const CHUNKS_MAX: usize = 1_024;

@@ -4,7 +4,10 @@
 //! A gateway opens the flows, and its cloud serves them from memory. The name is never resolved,
 //! and nothing is dialled.
 
+use std::time::Instant;
+
 use polyrail_model::{Destination, HostName, UserId};
+use polyrail_session::{Endpoint, FlowKey};
 
 /// The host name of speed tests. RFC 2606 reserves `.invalid`: no server has the name.
 pub const HOST: &str = "speedtest.polyrail.invalid";
@@ -111,6 +114,50 @@ impl Received {
     }
 }
 
+/// Bytes that arrive on a flow.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Reception {
+    /// When the first bytes came; they begin the measurement and do not count.
+    pub begun: Option<Instant>,
+    /// The bytes after them.
+    pub bytes: u64,
+}
+
+impl Reception {
+    /// Bytes came, or none.
+    pub fn add(&mut self, now: Instant, bytes: u64) {
+        match self.begun {
+            None => self.begun = (bytes > 0).then_some(now),
+            Some(_) => self.bytes += bytes,
+        }
+    }
+
+    /// What came until now; none before the first bytes.
+    pub fn received(&self, now: Instant) -> Option<Received> {
+        let time = now.saturating_duration_since(self.begun?);
+        let time_us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        Some(Received { bytes: self.bytes, time_us })
+    }
+}
+
+/// Sends as many bytes as the flow takes, at most `most`; returns how many.
+pub fn fill(now: Instant, endpoint: &mut Endpoint, flow: FlowKey, most: u64) -> u64 {
+    let mut left = most;
+    for _ in 0..CHUNKS_MAX {
+        let chunk = CHUNK.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        let taken = endpoint.write(now, flow, &CHUNK[..chunk]);
+        left -= taken as u64;
+        if taken < chunk || left == 0 {
+            break;
+        }
+    }
+    most - left
+}
+
+/// The bytes of a test. Tunnels encrypt them, so that no carrier compresses them.
+static CHUNK: [u8; 64 * 1024] = [0; 64 * 1024];
+/// A bound of one call: a flow that is over takes any number of bytes.
+const CHUNKS_MAX: usize = 1_024;
 /// Without meaning; a destination has one.
 const PORT: u16 = 1;
 

@@ -22,13 +22,14 @@ pub fn connect(namespace: &Namespace, to: SocketAddr) -> Result<TcpStream> {
     Ok(stream)
 }
 
-/// Connects from a source address of the calling thread's namespace.
-pub fn connect_from(from: IpAddr, to: SocketAddr) -> Result<TcpStream> {
+/// Connects from a source address of the calling thread's namespace. A connect and a read may take
+/// `patience` each.
+pub fn connect_from(from: IpAddr, to: SocketAddr, patience: Duration) -> Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
     socket.bind(&SocketAddr::new(from, 0).into())?;
-    socket.connect_timeout(&to.into(), PATIENCE).with_context(|| format!("connecting to {to}"))?;
+    socket.connect_timeout(&to.into(), patience).with_context(|| format!("connecting to {to}"))?;
     let stream = TcpStream::from(socket);
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(patience))?;
     Ok(stream)
 }
 

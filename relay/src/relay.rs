@@ -13,7 +13,7 @@ use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
 use polyrail_model::{Bytes, Identity, PathWish, TunnelMode};
 use polyrail_session::{Endpoint, Event, FlowKey, ResetReason, SessionKey, TunnelKey};
-use polyrail_tunnel::{DatagramDrops, Tunnel};
+use polyrail_tunnel::{Tunnel, TunnelDrops};
 use slab::Slab;
 
 use crate::leg::{Leg, Served};
@@ -169,7 +169,7 @@ impl Relay {
     }
 
     /// Passengers' datagrams that all tunnels since the start have dropped.
-    pub fn datagram_drops(&self) -> DatagramDrops {
+    pub fn datagram_drops(&self) -> TunnelDrops {
         self.tunnels.datagram_drops()
     }
 

@@ -10,7 +10,7 @@ use std::time::Instant;
 use mio::{Registry, Token};
 use polyrail_model::{PathWish, TunnelMode, Unit};
 use polyrail_session::{Endpoint, Outlet, TunnelKey};
-use polyrail_tunnel::{CloseReason, DatagramDrops, Early, Established, Tunnel, TunnelEvent};
+use polyrail_tunnel::{CloseReason, Early, Established, Tunnel, TunnelDrops, TunnelEvent};
 
 use crate::handshakes::Handshakes;
 use crate::slot::{SAMPLE_EVERY, Slot, Stage};
@@ -29,7 +29,7 @@ pub(crate) struct Tunnels {
     unflushed: Vec<usize>,
     counts: BTreeMap<TunnelMode, Counts>,
     /// The datagrams that removed tunnels had dropped.
-    drops: DatagramDrops,
+    drops: TunnelDrops,
     events: Vec<RelayEvent>,
 }
 
@@ -86,7 +86,7 @@ impl Tunnels {
     }
 
     /// The datagrams that all tunnels since the start have dropped.
-    pub(crate) fn datagram_drops(&self) -> DatagramDrops {
+    pub(crate) fn datagram_drops(&self) -> TunnelDrops {
         let mut all = self.drops;
         self.slots.values().for_each(|slot| all += slot.tunnel.datagram_drops());
         all

@@ -8,7 +8,7 @@ use crate::phase::TunnelPhase;
 ///
 /// Each is counted once. A copy over another tunnel is a unit of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DatagramDrops {
+pub struct TunnelDrops {
     /// Sent before the end of the handshake: an attacker could replay early data.
     pub early: u64,
     /// Too many waited in the tunnel; the oldest was dropped.
@@ -23,7 +23,7 @@ pub struct DatagramDrops {
     pub unread: u64,
 }
 
-impl DatagramDrops {
+impl TunnelDrops {
     /// The numbers by the names of their reasons.
     pub fn by_reason(self) -> [(&'static str, u64); 6] {
         let Self { early, queue, expired, too_long, ended, unread } = self;
@@ -50,7 +50,7 @@ impl DatagramDrops {
     }
 }
 
-impl AddAssign for DatagramDrops {
+impl AddAssign for TunnelDrops {
     fn add_assign(&mut self, other: Self) {
         self.early += other.early;
         self.queue += other.queue;

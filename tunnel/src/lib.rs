@@ -26,7 +26,7 @@ mod tunnel;
 
 pub use carrier::{CarrierSpec, SocketOptions, kernel_control};
 pub use close::CloseReason;
-pub use drops::DatagramDrops;
+pub use drops::TunnelDrops;
 pub use kernel::unacknowledged;
 pub use network::network;
 pub use polyrail_congestion::Knowledge;

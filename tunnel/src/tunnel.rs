@@ -8,7 +8,7 @@ use polyrail_congestion::Knowledge;
 use polyrail_identity::Peer;
 use polyrail_model::{Identity, LinkSample, TunnelMode, Unit};
 
-use crate::{CloseReason, DatagramDrops};
+use crate::{CloseReason, TunnelDrops};
 
 /// The maximum number of bytes of one [`Tunnel::send`]: one TLS record (RFC 8446 5.1).
 pub const FRAMES_MAX: usize = 16_384;
@@ -125,7 +125,7 @@ pub trait Tunnel {
     fn resume(&mut self, _now: Instant, _known: Knowledge) {}
 
     /// The datagrams that it has dropped so far.
-    fn datagram_drops(&self) -> DatagramDrops;
+    fn datagram_drops(&self) -> TunnelDrops;
 
     /// Our end of the connection, once it is known.
     fn local_addr(&self) -> Option<SocketAddr>;

@@ -52,6 +52,18 @@ struct World {
 }
 
 impl World {
+    /// The interface of carrier `b` is gone.
+    fn remove_interface(&mut self) {
+        let change = LinkChange {
+            interface: "none0".to_owned(),
+            index: 0,
+            present: false,
+            up: false,
+            addresses: Vec::new(),
+        };
+        self.carriers.on_link(Instant::now(), change);
+    }
+
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let authority = Authority::create(folder.path(), "test", false).unwrap();
@@ -182,14 +194,7 @@ fn refused_attempts_are_retried_and_counted() {
 #[test]
 fn missing_interface_stops_all_attempts() {
     let mut world = World::new();
-    let change = LinkChange {
-        interface: "none0".to_owned(),
-        index: 0,
-        present: false,
-        up: false,
-        addresses: Vec::new(),
-    };
-    world.carriers.on_link(Instant::now(), change);
+    world.remove_interface();
     world.run(Duration::from_millis(300));
     let state = world.state("b");
     assert_eq!((state.state, state.counters.attempts), (PathPhase::NoInterface, 0));
@@ -328,14 +333,7 @@ fn unneeded_carriers_are_in_standby_and_probes_spare_metered_ones() {
     let [a, b] = ["a", "b"].map(|name| world.state(name));
     assert_eq!((a.state, a.counters.attempts), (PathPhase::Standby, before));
     assert!((1..=2).contains(&b.counters.attempts), "{:?}: one of each mode", b.counters);
-    let change = LinkChange {
-        interface: "none0".to_owned(),
-        index: 0,
-        present: false,
-        up: false,
-        addresses: Vec::new(),
-    };
-    world.carriers.on_link(Instant::now(), change);
+    world.remove_interface();
     world.run(Duration::from_millis(600));
     let probes = world.state("a").counters.attempts - before;
     assert!((1..=2).contains(&probes), "{probes}: there is no other");

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use polyrail_daemon::speedtest::Received;
+use polyrail_daemon::speedtest::{Received, Reception, fill};
 use polyrail_session::{Endpoint, FlowKey};
 
 /// The receiver measures: the gateway a download, the cloud an upload.
@@ -24,11 +24,9 @@ pub(super) enum Direction {
 /// Received bytes of a download.
 #[derive(Debug, Default)]
 pub(super) struct Download {
-    /// When the first bytes came; they begin the measurement and do not count.
-    begun: Option<Instant>,
+    reception: Reception,
     /// When the latest bytes came.
     latest: Option<Instant>,
-    bytes: u64,
 }
 
 /// A rate in bit/s, and why it is incomplete.
@@ -56,11 +54,7 @@ impl Load {
                 let bytes = endpoint.readable(self.flow).concat();
                 endpoint.consume(now, self.flow, bytes.len());
                 answer.extend(bytes.iter().take(Received::LINE_MAX - answer.len()));
-                for _ in 0..CHUNKS_MAX {
-                    if endpoint.write(now, self.flow, &CHUNK) < CHUNK.len() {
-                        break;
-                    }
-                }
+                fill(now, endpoint, self.flow, u64::MAX);
             }
         }
     }
@@ -75,7 +69,7 @@ impl Load {
         let is_late = now >= self.until;
         match &self.direction {
             Direction::Download(download) => {
-                let is_over = download.begun.is_some_and(|begun| now >= begun + seconds);
+                let is_over = download.reception.begun.is_some_and(|begun| now >= begun + seconds);
                 (is_over || is_late || ended.is_some()).then(|| download.outcome(now, ended))
             }
             Direction::Upload(answer) => {
@@ -98,8 +92,10 @@ impl Load {
     /// When [`Load::outcome`] may have changed without an event.
     pub(super) fn next_timeout(&self, seconds: Duration) -> Instant {
         match &self.direction {
-            Direction::Download(Download { begun: Some(begun), .. }) => *begun + seconds,
-            _ => self.until,
+            Direction::Download(download) => {
+                download.reception.begun.map_or(self.until, |begun| begun + seconds)
+            }
+            Direction::Upload(_) => self.until,
         }
     }
 }
@@ -110,19 +106,14 @@ impl Download {
             return;
         }
         self.latest = Some(now);
-        match self.begun {
-            None => self.begun = Some(now),
-            Some(_) => self.bytes += bytes,
-        }
+        self.reception.add(now, bytes);
     }
 
     fn outcome(&self, now: Instant, ended: Option<&str>) -> Outcome {
         let reason = ended.unwrap_or("nothing arrived; the path is dark");
-        let Some((begun, latest)) = self.begun.zip(self.latest) else {
+        let Some((received, latest)) = self.reception.received(now).zip(self.latest) else {
             return (None, Some(format!("download: {reason}")));
         };
-        let time_us = u64::try_from(now.saturating_duration_since(begun).as_micros());
-        let received = Received { bytes: self.bytes, time_us: time_us.unwrap_or(u64::MAX) };
         let dark = now.saturating_duration_since(latest);
         let error = match ended {
             Some(ended) => Some(format!("download: {ended}")),
@@ -140,10 +131,6 @@ impl Download {
 const ANSWER_WAIT: Duration = Duration::from_secs(5);
 /// A path that delivers nothing for so long is dark.
 const DARK_AFTER: Duration = Duration::from_secs(1);
-/// The bytes of an upload. Tunnels encrypt it, so that no carrier compresses it.
-static CHUNK: [u8; 64 * 1024] = [0; 64 * 1024];
-/// A bound of one call: a flow that is over takes any number of bytes.
-const CHUNKS_MAX: usize = 1_024;
 
 #[cfg(test)]
 mod tests {

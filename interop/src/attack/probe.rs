@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use polyrail_emulator::namespace::Namespace;
 use polyrail_emulator::statistics::quantile;
-use socket2::{Domain, Socket, Type};
 
 use crate::client;
 
@@ -93,12 +92,7 @@ pub fn once(way: Way, server: SocketAddr) -> Result<f64> {
 /// A connection from the calling thread's namespace.
 pub fn connect(way: Way, server: SocketAddr) -> Result<TcpStream> {
     match way {
-        Way::From(source) => {
-            let socket = Socket::new(Domain::for_address(server), Type::STREAM, None)?;
-            socket.bind(&SocketAddr::new(source, 0).into())?;
-            socket.connect_timeout(&server.into(), PATIENCE).context("connect")?;
-            Ok(socket.into())
-        }
+        Way::From(source) => client::connect_from(source, server, PATIENCE),
         Way::Proxy(proxy) => {
             let mut stream = TcpStream::connect_timeout(&proxy, PATIENCE).context("connect")?;
             stream.set_read_timeout(Some(PATIENCE))?;

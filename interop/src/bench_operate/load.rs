@@ -167,7 +167,8 @@ fn offer(per_min: f64, length: Duration, seed: u64) -> Result<Outcome> {
 
 /// One flow of a user: a request, the answer, the end.
 fn fetch(user: u8, bytes: usize) -> Result<()> {
-    let mut stream = client::connect_from(address(user), SERVER.at(Family::V4, PORT))?;
+    let to = SERVER.at(Family::V4, PORT);
+    let mut stream = client::connect_from(address(user), to, client::PATIENCE)?;
     let mut request = vec![b'x'; REQUEST];
     request[..8].copy_from_slice(&(bytes as u64).to_be_bytes());
     stream.write_all(&request)?;

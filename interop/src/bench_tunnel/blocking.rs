@@ -110,7 +110,7 @@ fn deliveries(world: &World, time: Duration) -> Result<Vec<f64>> {
     let from = Instant::now() + SETTLE;
     let listeners = world.lab.passenger.run(|| -> Result<Vec<_>> {
         let listen = |user| {
-            let stream = client::connect_from(address(user), to)?;
+            let stream = client::connect_from(address(user), to, PATIENCE)?;
             Ok(std::thread::spawn(move || listen(stream, from, from + time)))
         };
         (0..USERS).map(listen).collect()

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use mio::{Registry, Token};
 use polyrail_model::{LinkSample, TunnelMode, Unit};
-use polyrail_tunnel::{DatagramDrops, Early, Established, Tunnel, TunnelEvent};
+use polyrail_tunnel::{Early, Established, Tunnel, TunnelDrops, TunnelEvent};
 
 use crate::fake::FakeTunnel;
 
@@ -148,7 +148,7 @@ impl Tunnel for Shared {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    fn datagram_drops(&self) -> DatagramDrops {
+    fn datagram_drops(&self) -> TunnelDrops {
         self.inner.datagram_drops()
     }
 

@@ -27,7 +27,7 @@ use super::socket::{Arrival, Udp};
 use super::{PATHS_MAX, context, reason};
 use crate::events::Events;
 use crate::phase::{TunnelLife, TunnelPhase};
-use crate::{CONTROL_EXCESS, CloseReason, DatagramDrops, FRAMES_MAX, SocketOptions};
+use crate::{CONTROL_EXCESS, CloseReason, FRAMES_MAX, SocketOptions, TunnelDrops};
 
 /// A connection without its socket.
 pub(super) struct Engine {
@@ -285,7 +285,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn datagram_drops(&self) -> DatagramDrops {
+    pub(super) fn datagram_drops(&self) -> TunnelDrops {
         self.outbox.datagrams.drops(&self.connection)
     }
 

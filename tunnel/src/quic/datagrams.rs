@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use quiche::{Connection, Error};
 
-use crate::DatagramDrops;
+use crate::TunnelDrops;
 
 /// Outgoing units, and incoming halves.
 #[derive(Default)]
@@ -23,7 +23,7 @@ pub(super) struct Datagrams {
     halves: VecDeque<Half>,
     /// Parts taken from `quiche`.
     taken: usize,
-    pub(super) drops: DatagramDrops,
+    pub(super) drops: TunnelDrops,
     scratch: Vec<u8>,
 }
 
@@ -66,10 +66,10 @@ impl Datagrams {
     }
 
     /// The units dropped so far. A full `quiche` drops the oldest part that it has received.
-    pub(super) fn drops(&self, connection: &Connection) -> DatagramDrops {
+    pub(super) fn drops(&self, connection: &Connection) -> TunnelDrops {
         let known = self.taken + connection.dgram_recv_queue_len();
         let unread = connection.stats().dgram_recv.saturating_sub(known);
-        DatagramDrops { unread: unread as u64, ..self.drops }
+        TunnelDrops { unread: unread as u64, ..self.drops }
     }
 
     /// When the oldest unit has waited for so long that pacing no longer holds packets back.

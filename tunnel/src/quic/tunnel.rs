@@ -19,7 +19,7 @@ use super::connection::Engine;
 use super::mail::{Mail, Mailbox, News};
 use super::socket::Udp;
 use crate::phase::TunnelPhase;
-use crate::{DatagramDrops, Tunnel, TunnelEvent};
+use crate::{Tunnel, TunnelDrops, TunnelEvent};
 
 /// A tunnel of QUIC over UDP.
 pub(super) struct QuicTunnel {
@@ -259,7 +259,7 @@ impl Tunnel for QuicTunnel {
         }
     }
 
-    fn datagram_drops(&self) -> DatagramDrops {
+    fn datagram_drops(&self) -> TunnelDrops {
         self.engine.datagram_drops()
     }
 

@@ -29,7 +29,7 @@ use crate::events::Events;
 use crate::kernel::TcpInfo;
 use crate::phase::{TunnelLife, TunnelPhase};
 use crate::scratch::with_scratch;
-use crate::{CloseReason, DatagramDrops, FRAMES_MAX, SocketOptions, Tunnel, TunnelEvent};
+use crate::{CloseReason, FRAMES_MAX, SocketOptions, Tunnel, TunnelDrops, TunnelEvent};
 
 /// The parts of a new tunnel.
 pub(super) struct Start {
@@ -52,7 +52,7 @@ pub(super) struct TlsTunnel {
     pub(super) queue: Queue,
     /// Datagrams that wait until few bytes are before them, and until when they are of use.
     datagrams: VecDeque<(Instant, Vec<u8>)>,
-    drops: DatagramDrops,
+    drops: TunnelDrops,
     /// Whether the socket may be readable; readiness is edge-triggered.
     pub(super) readable: bool,
     /// Whether the kernel's buffer was full at the last write.
@@ -82,7 +82,7 @@ impl TlsTunnel {
             events: Events::default(),
             queue: Queue::default(),
             datagrams: VecDeque::new(),
-            drops: DatagramDrops::default(),
+            drops: TunnelDrops::default(),
             readable: false,
             blocked: false,
             taken: 0,
@@ -433,7 +433,7 @@ impl Tunnel for TlsTunnel {
         set_congestion(&SockRef::from(&self.socket), name).map_err(io::Error::other)
     }
 
-    fn datagram_drops(&self) -> DatagramDrops {
+    fn datagram_drops(&self) -> TunnelDrops {
         self.drops
     }
 

@@ -8,7 +8,7 @@ use crate::quic_world::wire::{Faults, Tap};
 use crate::quic_world::{self, World, carrier, client, numbered};
 use polyrail_model::Unit;
 use polyrail_tunnel::quic::ServerOptions;
-use polyrail_tunnel::{CarrierSpec, CloseReason, DatagramDrops, SocketOptions};
+use polyrail_tunnel::{CarrierSpec, CloseReason, SocketOptions, TunnelDrops};
 
 /// A world with one tunnel that is up, end 0 the gateway's, over a wire without faults.
 fn up() -> (World, Tap) {
@@ -44,7 +44,7 @@ fn each_datagram_that_does_not_leave_is_counted_once() {
     world.ends[0].tunnel.send(fresh, &[0; 4_000]);
     world.ends[0].tunnel.flush(now);
     world.until("the fresh ones", |ends| ends[1].units.len() == 100);
-    let mut wanted = DatagramDrops { queue: 45, expired: 155, too_long: 1, ..drops(&world) };
+    let mut wanted = TunnelDrops { queue: 45, expired: 155, too_long: 1, ..drops(&world) };
     assert_eq!((drops(&world), world.ends[1].units[0][..4].to_vec()), (wanted, vec![0, 0, 0, 200]));
     // They wait while it closes, and are sent; a later one is not.
     world.ends[0].tunnel.send(fresh, b"last");
@@ -53,7 +53,7 @@ fn each_datagram_that_does_not_leave_is_counted_once() {
     world.until("the end", |ends| ends[0].closed.is_some());
     wanted.ended = 1;
     assert_eq!((drops(&world), world.ends[1].units.len()), (wanted, 101));
-    assert_eq!(world.ends[1].tunnel.datagram_drops(), DatagramDrops::default());
+    assert_eq!(world.ends[1].tunnel.datagram_drops(), TunnelDrops::default());
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn datagrams_that_wait_at_the_end_of_a_connection_are_counted() {
     world.until("the end", |ends| ends[0].closed.is_some());
     let drops = world.ends[0].tunnel.datagram_drops();
     assert!((50..200).contains(&drops.ended), "{drops:?}");
-    assert_eq!(DatagramDrops { ended: 0, ..drops }, DatagramDrops::default());
+    assert_eq!(TunnelDrops { ended: 0, ..drops }, TunnelDrops::default());
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn received_datagrams_that_are_not_read_are_counted() {
     world.ends[1].reading = true;
     world.until("the newest", |ends| ends[1].units.len() == 1_024);
     let unread = world.ends[1].tunnel.datagram_drops().unread;
-    assert_eq!((unread, world.ends[0].tunnel.datagram_drops()), (76, DatagramDrops::default()));
+    assert_eq!((unread, world.ends[0].tunnel.datagram_drops()), (76, TunnelDrops::default()));
 }
 
 #[test]

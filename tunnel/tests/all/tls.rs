@@ -9,7 +9,7 @@ use crate::common::raw::{RawClient, record_lengths};
 use crate::common::{End, TestClock, World, client, loopback, name};
 use polyrail_model::{Bytes, Unit};
 use polyrail_tunnel::tls::Listener;
-use polyrail_tunnel::{CarrierSpec, CloseReason, DatagramDrops, FRAMES_MAX, SocketOptions};
+use polyrail_tunnel::{CarrierSpec, CloseReason, FRAMES_MAX, SocketOptions, TunnelDrops};
 
 /// A world with one tunnel that is up: end 0 is the gateway's, end 1 the cloud's.
 fn up() -> World {
@@ -58,7 +58,7 @@ fn each_datagram_that_does_not_leave_is_counted_once() {
     let fresh = Unit::Datagram { expires: Instant::now() + Duration::from_secs(60) };
     world.ends[near].tunnel.send(fresh, b"early");
     world.until("both ends up", |ends| ends.len() == 2 && ends.iter().all(|it| it.up.is_some()));
-    let mut wanted = DatagramDrops { early: 1, ..DatagramDrops::default() };
+    let mut wanted = TunnelDrops { early: 1, ..TunnelDrops::default() };
     assert_eq!(world.ends[near].tunnel.datagram_drops(), wanted);
 
     world.ends[1].reading = false;

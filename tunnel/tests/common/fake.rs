@@ -17,7 +17,7 @@ use mio::event::Source;
 use mio::net::UnixStream;
 use mio::{Interest, Registry, Token};
 use polyrail_model::{Identity, LinkSample, TunnelMode, Unit};
-use polyrail_tunnel::{CloseReason, DatagramDrops, Established, Tunnel, TunnelEvent};
+use polyrail_tunnel::{CloseReason, Established, Tunnel, TunnelDrops, TunnelEvent};
 
 /// One end of a fake tunnel.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ struct Orders {
     breaking: Option<CloseReason>,
     congestion: Option<String>,
     lingers: bool,
-    drops: DatagramDrops,
+    drops: TunnelDrops,
 }
 
 /// Creates the two ends of a tunnel between `gateway` and `cloud`; both are up at once.
@@ -74,7 +74,7 @@ impl FakeTunnel {
             resumed: false,
             handshake: Duration::ZERO,
         };
-        let drops = DatagramDrops::default();
+        let drops = TunnelDrops::default();
         let orders = Orders { breaking: None, congestion: None, lingers: false, drops };
         Self {
             socket,
@@ -143,7 +143,7 @@ impl FakeControl {
     }
 
     /// It has dropped these datagrams.
-    pub fn drop_datagrams(&self, drops: DatagramDrops) {
+    pub fn drop_datagrams(&self, drops: TunnelDrops) {
         self.0.borrow_mut().drops += drops;
     }
 
@@ -257,7 +257,7 @@ impl Tunnel for FakeTunnel {
         Ok(())
     }
 
-    fn datagram_drops(&self) -> DatagramDrops {
+    fn datagram_drops(&self) -> TunnelDrops {
         self.control.0.borrow().drops
     }
 
