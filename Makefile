@@ -18,7 +18,7 @@ export PROFILE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build release test check quick fmt shell clippy doc deny tidy fuzz-smoke
-.PHONY: attack fuzz previous check-release soak packages packages-arm64 guide
+.PHONY: attack compile-tests fuzz previous check-release soak packages packages-arm64 guide
 .PHONY: random-million demo matrix bench bench-tunnel bench-udp bench-linkdb bench-rail
 .PHONY: bench-operate bench-rail-smoke smoke
 .PHONY: sim sim-calibrate sim-validate sim-rail studies linkdb-eval
@@ -60,6 +60,9 @@ check-release: ## do the programs to install compile by themselves?
 
 previous: build ## the daemons of the previous commit, for rows of version skew; PREVIOUS=REVISION
 	@scripts/previous.sh
+
+compile-tests: build
+	$(CARGO) test --locked --profile $(PROFILE) --workspace --no-run
 
 test: setup build previous ## run all tests (as root: those in network namespaces too)
 	@scripts/test.sh --workspace

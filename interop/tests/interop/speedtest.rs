@@ -81,8 +81,7 @@ fn speed_test_skips_metered_carriers_and_measures_those_that_are_named() -> Resu
         ensure!(table.contains("not tested: fast (it is metered"), "{table}");
         ensure!(table.contains("competed with passengers"), "{table}");
         ensure!(!table.contains("(bond)"), "{table}");
-        // QUIC reaches the rate of a carrier that was idle only after a second or two.
-        let named = rows(world, "--seconds 3 --carrier fast")?;
+        let named = rows(world, "--seconds 1 --carrier fast")?;
         ensure!(named.len() == 1 && bytes(&named[0], "fast") > 500_000, "{named:?}");
         ensure!(named[0]["carriers"].as_array().map(Vec::len) == Some(1), "{named:?}");
         let unknown = world.operate(Side::Gateway, "speedtest --carrier none")?;
@@ -146,4 +145,22 @@ fn wait_for_step(world: &World, step: &str) -> Result<()> {
         ensure!(Instant::now() < deadline, "the step {step} does not come");
         std::thread::sleep(Duration::from_millis(100));
     }
+}
+
+/// A trickle must not be taken for the rate of the carrier that it uses.
+#[test]
+fn carrier_that_carried_a_trickle_reaches_its_rate_within_a_second() -> Result<()> {
+    alone(|| {
+        both_modes(&plan(), BOUND, |world| {
+            rows(world, "--seconds 3 --carrier slow")?;
+            for _ in 0..3 {
+                let row = rows(world, "--seconds 1 --carrier fast")?.remove(0);
+                for direction in ["download", "upload"] {
+                    let reached = mbit_s(&row, direction)?;
+                    ensure!(reached > 10.0, "{direction}: {reached} of 20 Mbit/s: {row}");
+                }
+            }
+            Ok(())
+        })
+    })
 }

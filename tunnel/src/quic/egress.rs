@@ -17,7 +17,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use quiche::{Connection, Error};
+use quiche::{Connection, Error, SendInfo};
 
 use super::acks::Acks;
 use super::meter::Meter;
@@ -255,7 +255,18 @@ impl Egress {
         let datagrams = flow.connection.dgram_send_queue_byte_size();
         let (length, info) = match flow.connection.send(space) {
             Ok(made) => made,
-            Err(Error::Done) => return Ok(self.on_nothing_to_send(flow, now)),
+            Err(Error::Done) => {
+                if self.on_nothing_to_send(flow, now) {
+                    return Ok(true);
+                }
+                let is_idle = self.drained && flow.outbox.waiting() == 0;
+                let space = &mut self.buffer[self.end..self.end + IDLE_SPACE];
+                let told = is_idle && flow.meter.pacer.is_none();
+                match told.then(|| tell_idle(flow.connection, space)).flatten() {
+                    Some(made) => made,
+                    None => return Ok(false),
+                }
+            }
             Err(_) => return Err(Stop::Connection),
         };
         if flow.meter.on_sent(flow.connection, now, length) {
@@ -382,6 +393,19 @@ impl Egress {
     }
 }
 
+/// Tells `quiche` that it has nothing to send although the window has room. Its bbr learns that only
+/// when it makes a packet without data, and else takes the rate of a trickle for the carrier's
+/// (its issue 2496). A datagram that does not fit has it try such a packet, which mostly stays empty
+/// and is not made.
+fn tell_idle(connection: &mut Connection, space: &mut [u8]) -> Option<(usize, SendInfo)> {
+    if connection.dgram_send_queue_len() > 0 || connection.dgram_send(&[0; IDLE_SPACE]).is_err() {
+        return None;
+    }
+    let made = connection.send(space);
+    connection.dgram_purge_outgoing(|_| true);
+    made.ok()
+}
+
 thread_local! {
     static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
@@ -435,6 +459,8 @@ const WINDOW_MARGIN: usize = 2 * 1_500;
 /// by up to a tenth of the window, and if a full window is mistaken for an idle `quiche`, units
 /// wait there for a quarter of a second.
 const WINDOW_PART: usize = 6;
+/// Room for the headers of a packet, but not for as many bytes of data.
+const IDLE_SPACE: usize = 80;
 /// A run fits in one UDP datagram of the kernel's, headers included.
 const RUN_MAX: usize = 65_000;
 const BUFFER: usize = 66_000;
