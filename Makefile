@@ -144,16 +144,8 @@ bench-rail: setup ## Polyrail next to its rivals on the same trips (release; lon
 	$(CARGO) build --locked --release --workspace --bins
 	target/release/polyrail-lab rail $(RAIL)
 
-bench-rail-smoke: setup build ## the same, one short trip
-	target/$(PROFILE)/polyrail-lab rail --smoke
-
-smoke: setup build ## all benchmarks and evaluations in small: does each still measure?
-	$(CARGO) bench --locked --profile $(PROFILE) --workspace --bench decision -- \
-		--warm-up-time 0.05 --measurement-time 0.1
-	target/$(PROFILE)/polyrail-emulator bench --seconds 3 --results target/results
-	target/$(PROFILE)/polyrail-sim smoke
-	target/$(PROFILE)/polyrail-lab smoke
-	target/$(PROFILE)/polyrail-lab rail --smoke
+bench-rail-smoke: setup build ## all benchmarks and evaluations in small: does each still measure?
+	@scripts/smoke.sh
 
 sim: setup ## schedulers on the simulated rail, tuning and held-back trips; SIM_TRIPS=24 of each
 	$(CARGO) build --locked --release -p polyrail-sim --bin polyrail-sim

@@ -71,7 +71,7 @@ pub const SUITE: Suite = Suite {
 };
 
 /// How many benchmarks of a smoke run execute in parallel: they mostly wait.
-const SIDE_BY_SIDE: usize = 4;
+const SIDE_BY_SIDE: usize = 6;
 
 /// Runs all benchmarks of the suites briefly and writes the results to `smoke.json`.
 ///

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# All benchmarks and evaluations in small: does each still measure? Their figures mean nothing.
+#
+# Those of `polyrail-lab smoke` mostly wait, so the others run beside them.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+profile=${PROFILE:-ci}
+built=target/$profile
+"$built/polyrail-lab" smoke &
+lab=$!
+trap 'kill "$lab" 2>/dev/null || true' EXIT
+cargo bench --locked --profile "$profile" --workspace --bench decision -- \
+    --warm-up-time 0.05 --measurement-time 0.1
+"$built/polyrail-emulator" bench --seconds 3 --results target/results
+"$built/polyrail-sim" smoke
+"$built/polyrail-lab" rail --smoke
+wait "$lab"
+trap - EXIT
