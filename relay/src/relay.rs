@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
-use polyrail_model::{Bytes, Identity, PathWish, TunnelMode};
-use polyrail_session::{Endpoint, Event, FlowKey, ResetReason, SessionKey, TunnelKey};
+use polyrail_model::{Bytes, FlowId, FlowKind, FlowName, Identity, PathWish, TunnelMode};
+use polyrail_session::{Endpoint, Event, FlowKey, FlowPhase, ResetReason, SessionKey, TunnelKey};
 use polyrail_tunnel::{Tunnel, TunnelDrops};
 use slab::Slab;
 
@@ -431,11 +431,20 @@ impl Relay {
         }
     }
 
-    /// Resets every flow that has a leg, on both sides, for a shutdown.
+    /// Resets every flow that has a leg or still dials, on both sides, for a shutdown.
     pub fn abort_all(&mut self, now: Instant) {
         let all: Vec<usize> = self.legs.iter().map(|(index, _)| index).collect();
         for index in all {
             self.fail_leg(now, index, ResetReason::SessionLost);
+        }
+        let dialing = self
+            .endpoint
+            .flows_after(None, None)
+            .filter(|flow| flow.name.kind == FlowKind::Tcp && flow.phase == FlowPhase::Opening);
+        let dialing: Vec<FlowName> = dialing.map(|flow| flow.name).collect();
+        for FlowName { session, number, .. } in dialing {
+            let flow = FlowKey { session, flow: FlowId(number) };
+            self.endpoint.reset(now, flow, ResetReason::SessionLost);
         }
     }
 

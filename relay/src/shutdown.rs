@@ -8,6 +8,9 @@
 //!                                     └───────── begin() again ────────┘
 //! ```
 //!
+//! A drain waits for the flows that are open, and for the peers that have not heard of it: a
+//! gateway whose carriers are all dark may have opened flows. Its session ends after the linger.
+//!
 //! A flow is busy while the session holds its data, and for [`QUIET`] after bytes moved. So idle
 //! connections, which clients keep open for minutes, do not delay the end.
 
@@ -34,6 +37,8 @@ enum Stage {
     Emptying {
         until: Instant,
         look_at: Instant,
+        /// Until when flows that peers opened before they heard may be on their way.
+        not_before: Instant,
     },
     Draining {
         until: Instant,
@@ -79,7 +84,8 @@ impl Shutdown {
             Stage::Emptying { .. } => tracing::info!(?limit, "draining with another limit"),
             _ => return false,
         }
-        self.stage = Stage::Emptying { until: now + limit, look_at: now + EMPTYING_MIN };
+        let (until, not_before) = (now + limit, now + EMPTYING_MIN);
+        self.stage = Stage::Emptying { until, look_at: now, not_before };
         true
     }
 
@@ -115,7 +121,7 @@ impl Shutdown {
     pub fn next_timeout(&self) -> Option<Instant> {
         match self.stage {
             Stage::Serving | Stage::Over => None,
-            Stage::Emptying { until, look_at } | Stage::Draining { until, look_at, .. } => {
+            Stage::Emptying { until, look_at, .. } | Stage::Draining { until, look_at, .. } => {
                 Some(until.min(look_at))
             }
             Stage::Closing { until } => Some(until),
@@ -126,17 +132,21 @@ impl Shutdown {
     pub fn on_turn(&mut self, now: Instant, relay: &mut Relay) {
         match &mut self.stage {
             Stage::Serving | Stage::Over => {}
-            Stage::Emptying { until, look_at } => {
-                if now >= *until {
-                    self.close(now, relay);
-                } else if now >= *look_at {
+            Stage::Emptying { until, look_at, not_before } => {
+                if now >= *look_at {
                     *look_at = now + EMPTYING_LOOK;
                     let sessions = relay.endpoint_ref().status().sessions;
+                    if !sessions.iter().all(|session| session.heard_going) {
+                        *not_before = now + EMPTYING_MIN;
+                    }
                     // The bytes before a reset are delivered after the flow has left its user.
                     let is_empty = sessions.iter().all(|session| session.flows_held == 0);
-                    if is_empty && relay.leg_count() == 0 {
-                        self.close(now, relay);
+                    if is_empty && relay.leg_count() == 0 && now >= *not_before {
+                        return self.close(now, relay);
                     }
+                }
+                if now >= *until {
+                    self.close(now, relay);
                 }
             }
             Stage::Draining { until, look_at, moved } => {
@@ -187,8 +197,8 @@ fn is_busy(session: &SessionStatus, quiet: bool) -> bool {
 const QUIET: Duration = Duration::from_millis(400);
 /// How long tunnels may take to close: a round trip of a slow carrier.
 const CLOSE_MAX: Duration = Duration::from_millis(500);
-/// A drain lasts at least this long, because flows that peers opened before they knew are on their
-/// way: a round trip of a slow carrier.
+/// A drain lasts at least this long after all peers have heard of it, because flows that they
+/// opened before are on their way: a round trip of a slow carrier.
 const EMPTYING_MIN: Duration = Duration::from_secs(2);
 /// How often a drain checks for open flows.
 const EMPTYING_LOOK: Duration = Duration::from_millis(200);

@@ -76,6 +76,8 @@ pub struct SessionStatus {
     pub flows: usize,
     /// The peer has sent GOAWAY.
     pub peer_going: bool,
+    /// The peer is known to have received this side's GOAWAY.
+    pub heard_going: bool,
     /// Users with open flows.
     pub users: usize,
     /// Flows opened since the session began.

@@ -4,8 +4,10 @@ use std::io::{ErrorKind, Write};
 use std::net::Shutdown as End;
 use std::time::{Duration, Instant};
 
+use polyrail_session::Event;
+
 use super::World;
-use crate::{DRAIN_MAX, Shutdown};
+use crate::{DRAIN_MAX, RelayEvent, Shutdown};
 
 /// Shuts the gateway down; returns how long that took. `each_turn` is called in between.
 fn shut_down(world: &mut World, mut each_turn: impl FnMut(Duration)) -> Duration {
@@ -66,6 +68,109 @@ fn drain_waits_for_idle_flows_and_ends_with_the_last_one_or_at_its_limit() {
         }
         assert!(!shutdown.drain(Instant::now(), &mut world.cloud.relay, "test", limit));
     }
+}
+
+/// Drains the cloud, with `turn` as the turn of the world. Returns how long the drain took.
+fn drain(world: &mut World, mut turn: impl FnMut(&mut World, Duration)) -> Duration {
+    let (begin, mut shutdown) = (Instant::now(), Shutdown::default());
+    assert!(shutdown.drain(begin, &mut world.cloud.relay, "test", Duration::from_secs(60)));
+    while shutdown.drains_until().is_some() {
+        assert!(begin.elapsed() < Duration::from_secs(20), "the drain does not end");
+        turn(world, begin.elapsed());
+        shutdown.on_turn(Instant::now(), &mut world.cloud.relay);
+    }
+    begin.elapsed()
+}
+
+/// A world without flows, whose cloud has a session.
+fn idle_world() -> World {
+    let mut world = World::new(1);
+    drop(world.connect());
+    world.turn_until("the end of the flow", |world| (world.legs() == 0).then_some(()));
+    world
+}
+
+#[test]
+fn drain_waits_for_a_gateway_that_has_not_heard_of_it() {
+    let mut world = idle_world();
+    world.gateway.relay.close_all(Instant::now());
+    world.turn_until("darkness", |world| {
+        (world.gateway.relay.tunnel_count() + world.cloud.relay.tunnel_count() == 0).then_some(())
+    });
+    let mut client = world.open();
+    let (dark, mut server) = (Duration::from_secs(3), None);
+    let took = drain(&mut world, |world, elapsed| {
+        world.turn();
+        if elapsed > dark && server.is_none() {
+            world.add_tunnel();
+            let mut dialed = world.turn_until("the dial", |world| world.accepted.pop_front());
+            dialed.write_all(b"late").unwrap();
+            dialed.shutdown(End::Write).unwrap();
+            client.shutdown(End::Write).unwrap();
+            server = Some(dialed);
+        }
+    });
+    assert!(took > dark, "{took:?}");
+    let (got, end) = world.read_all(&mut client);
+    assert_eq!((&got[..], end), (&b"late"[..], None));
+}
+
+#[test]
+fn drain_without_flows_ends_although_a_gateway_leaves_after_it_has_heard() {
+    let mut world = idle_world();
+    let mut left = false;
+    let took = drain(&mut world, |world, elapsed| {
+        world.turn();
+        if elapsed > Duration::from_secs(1) && !std::mem::replace(&mut left, true) {
+            world.gateway.relay.close_all(Instant::now());
+        }
+    });
+    let least = Duration::from_secs(2);
+    assert!(left && (least..least * 2).contains(&took), "{took:?}");
+}
+
+#[test]
+fn drain_waits_for_the_bytes_before_a_reset() {
+    let mut world = World::new(1);
+    let (mut client, server) = world.connect();
+    let (silence, mut server) = (Duration::from_secs(4), Some(server));
+    let took = drain(&mut world, |world, elapsed| match server.take() {
+        Some(mut socket) if elapsed > Duration::from_secs(1) => {
+            socket.write_all(b"the last bytes").unwrap();
+            (0..10).for_each(|_| drop(world.cloud.turn()));
+            super::abort(socket);
+        }
+        Some(socket) => {
+            server = Some(socket);
+            world.turn();
+        }
+        // The gateway is silent, so that only the cloud's session holds the flow.
+        None if elapsed < silence => drop(world.cloud.turn()),
+        None => world.turn(),
+    });
+    assert!(took > silence, "{took:?}");
+    let (got, end) = world.read_all(&mut client);
+    assert_eq!((&got[..], end), (&b"the last bytes"[..], Some(ErrorKind::ConnectionReset)));
+}
+
+#[test]
+fn flows_that_still_dial_are_reset_at_the_end() {
+    let mut world = World::new(1);
+    let (mut client, leg) = super::socket_pair();
+    world.carry(leg);
+    let is_opened = |event: &RelayEvent| matches!(event, RelayEvent::Session(Event::Opened { .. }));
+    // Its server does not answer: the cloud has no leg.
+    while !world.cloud.turn().iter().any(is_opened) {
+        world.gateway.turn();
+    }
+    let (begin, mut shutdown) = (Instant::now(), Shutdown::default());
+    shutdown.begin(begin, &mut world.cloud.relay, "test");
+    shutdown.begin(begin, &mut world.cloud.relay, "at once");
+    world.turn_until("the end", |world| {
+        shutdown.on_turn(Instant::now(), &mut world.cloud.relay);
+        shutdown.is_over().then_some(())
+    });
+    assert_eq!(world.read_all(&mut client).1, Some(ErrorKind::ConnectionReset));
 }
 
 #[test]

@@ -599,7 +599,10 @@ impl Session {
         (sent_us, received_us): (u64, u64),
     ) {
         let Some(path) = self.paths.get_mut(slot) else { return };
-        let (id, rtt) = (path.id, path.pings.answered(now, token));
+        let (id, pinged_at) = (path.id, path.pings.pinged_at());
+        let rtt = path.pings.answered(now, token);
+        let went_at = self.outbox.went_away_at.filter(|_| rtt.is_some());
+        self.heard_going |= went_at.is_some_and(|at| pinged_at >= Some(at));
         rtt.into_iter().for_each(|rtt| path.link.measured(rtt));
         self.on_echo(now, Echo { path: id, sent_us, received_us });
         if rtt.is_some() {

@@ -42,6 +42,8 @@ pub(crate) struct Outbox {
     next_notice: u64,
     /// The reason of a GOAWAY that is due.
     pub going_away: Option<String>,
+    /// When it was last sent on all paths. The answer to a later PING confirms it.
+    pub went_away_at: Option<Instant>,
 }
 
 /// An answer to a PING, for the path on which it came.
@@ -67,6 +69,7 @@ impl Outbox {
             notices: VecDeque::new(),
             next_notice: 1,
             going_away: None,
+            went_away_at: None,
         }
     }
 
@@ -221,11 +224,19 @@ impl Outbox {
             paths.send_control(slot, &batch, outlet);
         }
         let going_away = self.going_away.take().map(|reason| Frame::GoAway { reason });
+        if going_away.is_some() {
+            self.went_away_at = Some(now);
+        }
         let notices: Vec<Notice> = self.notices.drain(..).collect();
         for slot in paths.slots() {
             let Some(path) = paths.get_mut(slot) else { continue };
             batch.clear();
-            going_away.iter().for_each(|frame| encode(frame, &mut batch));
+            if let Some(frame) = &going_away {
+                encode(frame, &mut batch);
+                // Flow 0 has a PING follow soon, also if one is in flight.
+                path.pings.sent_control(now, FlowId::default());
+                path.pings.soon(now);
+            }
             if path.standing != Standing::Closing {
                 notices.iter().for_each(|&n| encode(&Frame::PathStatus(n), &mut batch));
             }

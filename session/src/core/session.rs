@@ -63,6 +63,8 @@ pub(crate) struct Session {
     /// Flows of the peer are refused, too.
     pub(super) refuses_flows: bool,
     pub(super) peer_going: bool,
+    /// The peer has received the GOAWAY.
+    pub(super) heard_going: bool,
     /// The caller knows that the peer broke the protocol on a flow.
     alarmed: bool,
     /// Events for the caller, in order.
@@ -97,6 +99,7 @@ impl Session {
             going_away: None,
             refuses_flows: false,
             peer_going: false,
+            heard_going: false,
             alarmed: false,
             events: VecDeque::new(),
             // Unique, because a tunnel may outlive its session.
@@ -537,6 +540,7 @@ impl Session {
             peer_going: self.peer_going,
             users: self.flows.users.users(),
             flows_opened: self.flows.users.opened(),
+            heard_going: self.heard_going,
             flows_held: self.flows.len(),
             memory_received: Bytes(self.flow_control.held_received),
             memory_sent: Bytes(self.flow_control.held_sent),

@@ -266,3 +266,19 @@ fn cloud_that_goes_away_keeps_flows_and_paths_but_takes_no_flow() {
     let session = &other.status().sessions[0];
     assert!(session.peer_going && session.paths.len() == 1, "{session:?}");
 }
+
+#[test]
+fn cloud_knows_whether_its_gateway_has_heard_that_it_goes_away() {
+    let mut trio = Trio::new();
+    trio.up(0);
+    let heard = |trio: &Trio| trio.clouds[0].status().sessions[0].heard_going;
+    trio.dark[0] = true;
+    trio.clouds[0].drain(trio.now, "maintenance");
+    trio.run();
+    trio.advance(Duration::from_secs(10));
+    assert!(!heard(&trio), "the GOAWAY was sent into the dark");
+    trio.dark[0] = false;
+    trio.up(2);
+    trio.advance(Duration::from_secs(3));
+    assert!(heard(&trio) && trio.gateway.status().sessions[0].peer_going);
+}
