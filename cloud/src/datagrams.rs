@@ -19,8 +19,8 @@ use mio::net::UdpSocket;
 use mio::{Interest, Registry, Token};
 use polyrail_config::Filtering;
 use polyrail_daemon::{UdpDrop, UdpDrops};
-use polyrail_model::{BindingId, Bucket, Delivery, Destination, HostName, SessionKey, UserId};
-use polyrail_relay::{BindingUse, ICMP_ERROR, IcmpError, Marked, Relay};
+use polyrail_model::{BindingId, Delivery, Destination, HostName, SessionKey, UserId};
+use polyrail_relay::{BindingUse, ICMP_ERROR, IcmpError, IcmpLimit, Marked, Relay};
 use polyrail_relay::{receive_icmp_error, receive_marked, watch_icmp_errors, watch_marks};
 use polyrail_session::UserDatagram;
 use polyrail_session::limits::BINDINGS_MAX;
@@ -47,8 +47,7 @@ pub(crate) struct Datagrams {
     readable: BTreeSet<usize>,
     /// Sockets with ICMP errors.
     failed: BTreeSet<usize>,
-    /// How many ICMP errors each gateway may still receive.
-    errors: HashMap<SessionKey, Bucket>,
+    errors: HashMap<SessionKey, IcmpLimit>,
     drops: UdpDrops,
     sweep_at: Instant,
     buffer: Box<[u8]>,
@@ -297,13 +296,12 @@ impl Datagrams {
                 Ok(None) => continue,
                 Err(_) => return,
             };
-            let new = || Bucket::new(now, ERRORS_RATE, ERRORS_RATE);
-            let bucket = self.errors.entry(session).or_insert_with(new);
+            let limit = self.errors.entry(session).or_insert_with(|| IcmpLimit::new(now));
             let is_known = binding.contacted.contains(&contact(self.filtering, remote));
-            if is_known && bucket.take(now, 1) {
+            if is_known && limit.permit(now, binding.user) {
                 let error = IcmpError { binding: id, remote, cause };
                 let (endpoint, payload) = (relay.endpoint(), error.encode());
-                endpoint.send_message(now, session, ICMP_ERROR, Delivery::Latest, payload);
+                endpoint.send_message(now, session, ICMP_ERROR, Delivery::Prompt, payload);
             }
         }
         self.failed.insert(place);
@@ -454,8 +452,6 @@ fn open(registry: &Registry, any: IpAddr, token: usize) -> io::Result<UdpSocket>
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 /// Datagrams received from one socket in a turn.
 const DATAGRAMS_PER_TURN: usize = 64;
-/// ICMP errors a second that a gateway receives, and as many at once: no more than it passes on.
-const ERRORS_RATE: f64 = 10.0;
 /// Longer datagrams are truncated by the kernel, and dropped by the session: they are too long.
 const LENGTH_MAX: usize = polyrail_session::wire::DATAGRAM_MAX + 1;
 /// Contacts that a binding remembers.

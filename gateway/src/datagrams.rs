@@ -199,7 +199,7 @@ impl Datagrams {
             let (client, remote) = (datagram.client, canonical(datagram.server));
             let user = user_of(client.ip());
             if datagram.length > DATAGRAM_MAX {
-                icmp.too_long(now, (client, datagram.server), datagram.length);
+                icmp.too_long(now, user, (client, datagram.server), datagram.length);
             }
             let (remote, marked) = (Destination::Address(remote), datagram.expedited);
             send(Sender::Intercepted(client), user, remote, payload, marked);
@@ -237,8 +237,8 @@ impl Datagrams {
         };
         let binding = self.bindings.by_id.get(&error.binding);
         let binding = binding.filter(|_| self.session == Some(session));
-        if let Some(&Binding { sender: Sender::Intercepted(client), .. }) = binding {
-            self.icmp.refused(now, (client, error.remote), error.cause);
+        if let Some(&Binding { sender: Sender::Intercepted(client), user, .. }) = binding {
+            self.icmp.refused(now, user, (client, error.remote), error.cause);
         }
     }
 

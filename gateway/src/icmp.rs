@@ -12,35 +12,37 @@ use std::io;
 use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::time::Instant;
 
-use polyrail_model::Bucket;
-use polyrail_relay::IcmpCause;
+use polyrail_model::UserId;
+use polyrail_relay::{IcmpCause, IcmpLimit};
 use polyrail_session::wire::DATAGRAM_MAX;
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// Sends the errors, at most [`EACH_SECOND`].
+/// Sends the errors, as many as [`IcmpLimit`] permits.
 #[derive(Debug)]
-pub(crate) struct IcmpErrors(Bucket);
+pub(crate) struct IcmpErrors(IcmpLimit);
 
 impl IcmpErrors {
     pub(crate) fn new(now: Instant) -> Self {
-        Self(Bucket::new(now, EACH_SECOND, EACH_SECOND))
+        Self(IcmpLimit::new(now))
     }
 
     /// A passenger has sent a datagram to a server that is too long for the session.
     pub(crate) fn too_long(
         &mut self,
         now: Instant,
+        user: UserId,
         (client, server): (SocketAddr, SocketAddr),
         length: usize,
     ) {
         let mtu = (headers(client) + DATAGRAM_MAX) as u16;
-        self.send(now, (client, server), length, IcmpCause::TooBig { mtu });
+        self.send(now, user, (client, server), (length, IcmpCause::TooBig { mtu }));
     }
 
     /// The network has refused a passenger's datagram to a server.
     pub(crate) fn refused(
         &mut self,
         now: Instant,
+        user: UserId,
         (client, server): (SocketAddr, SocketAddr),
         cause: IcmpCause,
     ) {
@@ -49,17 +51,17 @@ impl IcmpErrors {
             IcmpCause::TooBig { mtu } => usize::from(mtu) + 1 - headers(client),
             _ => 0,
         };
-        self.send(now, (client, server), length, cause);
+        self.send(now, user, (client, server), (length, cause));
     }
 
     fn send(
         &mut self,
         now: Instant,
+        user: UserId,
         (client, server): (SocketAddr, SocketAddr),
-        length: usize,
-        cause: IcmpCause,
+        (length, cause): (usize, IcmpCause),
     ) {
-        if self.0.take(now, 1)
+        if self.0.permit(now, user)
             && let Err(error) = send(client, server, length, cause)
         {
             tracing::debug!(%client, %error, "cannot send an ICMP error");
@@ -146,7 +148,6 @@ fn checksum(bytes: &[u8]) -> [u8; 2] {
     (!(sum + (sum >> 16)) as u16).to_be_bytes()
 }
 
-const EACH_SECOND: f64 = 10.0;
 const V4_HEADER: usize = 20;
 const V6_HEADER: usize = 40;
 const UDP_HEADER: usize = 8;

@@ -11,6 +11,8 @@ pub enum Delivery {
     /// receiver discards one that arrives after a newer one. A copy goes on each live path that
     /// has room.
     Latest,
+    /// At once, on the fastest path. Messages that wait for a path do not replace one another.
+    Prompt,
     /// Ahead of everything else, a copy on each path.
     Urgent,
     /// On one path, one message a round trip, so that flows do not notice.

@@ -50,7 +50,7 @@ pub use daemon::{Shell, run};
 pub use event::RelayEvent;
 pub use foresight::{Foresight, notify};
 pub use icmp_error::{
-    ICMP_ERROR, IcmpCause, IcmpError, MTU_MIN, receive_icmp_error, watch_icmp_errors,
+    ICMP_ERROR, IcmpCause, IcmpError, IcmpLimit, MTU_MIN, receive_icmp_error, watch_icmp_errors,
 };
 pub use leg::{KEEPALIVE, LEG_BYTES, USER_TIMEOUT};
 pub use limits::{RESERVED_DESCRIPTORS, flows_within, raise_descriptor_limit};

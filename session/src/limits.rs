@@ -207,6 +207,10 @@ pub const NOTICES_MAX: usize = 64;
 pub const URGENT_MAX: usize = 64;
 
 /// Urgent messages sent in a second, each on all paths; a train of eight carriers has fewer
+/// Prompt messages that wait for a path; the oldest is dropped and counted. Their senders limit
+/// their rate.
+pub const PROMPT_MAX: usize = 64;
+
 /// handovers. The others wait.
 pub const URGENT_RATE: f64 = 16.0;
 

@@ -11,6 +11,7 @@ use polyrail_interop::carrier::Link;
 use polyrail_interop::client::{self, socks5_address};
 use polyrail_interop::datagrams::{Association, Call, ECHO_PORT, announced_mtu};
 use polyrail_interop::datagrams::{burst, connected, echoes, serve_echo};
+use polyrail_interop::lab::Lab;
 use polyrail_interop::world::Plan;
 
 use crate::{alone, both_modes, in_both_modes, scenario};
@@ -48,15 +49,8 @@ fn icmp_errors_from_beyond_the_cloud_reach_the_passenger() -> Result<()> {
     in_both_modes(&Plan::twins(), Duration::from_secs(60), |world| {
         let lab = &world.lab;
         serve_echo(&lab.server)?;
-        lab.server.sysctl("net.ipv4.ip_forward", "1")?;
-        lab.server.sysctl("net.ipv6.conf.all.forwarding", "1")?;
-        lab.server.tool("ip", "link add narrow type veth peer name far")?;
-        lab.server.tool("ip", "link set narrow mtu 1280 up")?;
+        narrow_link(lab)?;
         for (family, beyond) in Family::BOTH.into_iter().zip(BEYOND) {
-            lab.server.tool("ip", &format!("route add {beyond} dev narrow"))?;
-            let router = SERVER.of(family);
-            lab.cloud.tool("ip", &format!("route add {beyond} via {router}"))?;
-
             let socket = connected(&lab.passenger, SERVER.at(family, CLOSED_PORT))?;
             let error = echoes(&socket, 100, PATIENCE).expect_err("nothing listens");
             let kind = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
@@ -79,6 +73,45 @@ fn icmp_errors_from_beyond_the_cloud_reach_the_passenger() -> Result<()> {
             }
             ensure!(socket.recv_from(&mut [0; 9])? == (1, echo), "{family:?}: lost");
         }
+        Ok(())
+    })
+}
+
+/// A link behind the server that permits 1,280 bytes.
+fn narrow_link(lab: &Lab) -> Result<()> {
+    lab.server.sysctl("net.ipv4.ip_forward", "1")?;
+    lab.server.sysctl("net.ipv6.conf.all.forwarding", "1")?;
+    lab.server.tool("ip", "link add narrow type veth peer name far")?;
+    lab.server.tool("ip", "link set narrow mtu 1280 up")?;
+    for (family, beyond) in Family::BOTH.into_iter().zip(BEYOND) {
+        lab.server.tool("ip", &format!("route add {beyond} dev narrow"))?;
+        let router = SERVER.of(family);
+        lab.cloud.tool("ip", &format!("route add {beyond} via {router}"))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn passenger_who_floods_closed_ports_takes_no_icmp_error_of_another() -> Result<()> {
+    let plan = Plan::twins().gateway("users.key", "address");
+    scenario(&plan, Duration::from_secs(60), |world| {
+        let lab = &world.lab;
+        narrow_link(lab)?;
+        // The server reports every datagram.
+        lab.server.sysctl("net.ipv4.icmp_ratelimit", "0")?;
+        lab.passenger.tool("ip", "addr add 10.71.0.100/24 dev wlan0")?;
+        let closed = SERVER.at(Family::V4, CLOSED_PORT);
+        let flooder = lab.passenger.run(|| UdpSocket::bind("10.71.0.100:0"))??;
+        let flood = || (0..300).try_for_each(|_| flooder.send_to(b"x", closed).map(drop));
+        flood()?;
+        let beyond = SocketAddr::new(BEYOND[0].parse()?, 7);
+        let mtu = announced_mtu(&connected(&lab.passenger, beyond)?, 1_400, PATIENCE)?;
+        ensure!(mtu == 1_280, "MTU {mtu}");
+        flood()?;
+        let error = echoes(&connected(&lab.passenger, closed)?, 100, PATIENCE);
+        let error = error.expect_err("nothing listens");
+        let kind = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+        ensure!(kind == Some(ErrorKind::ConnectionRefused), "{error:#}");
         Ok(())
     })
 }

@@ -1,10 +1,10 @@
 //! Messages that belong to no flow: their order, their rate and their paths.
 //!
 //! The session neither reads nor retransmits them. Of [`Delivery::Latest`] only the newest message
-//! of each channel is queued. [`Delivery::Urgent`] has priority over everything else and is sent on
-//! every path, including paths that come up or have room again within seconds.
-//! [`Delivery::Background`] is sent on one path, so rarely that flows do not notice. Serials let
-//! the receiver discard copies.
+//! of each channel is queued. [`Delivery::Prompt`] is sent once, on the fastest path.
+//! [`Delivery::Urgent`] has priority over everything else and is sent on every path, including
+//! paths that come up or have room again within seconds. [`Delivery::Background`] is sent on one
+//! path, so rarely that flows do not notice. Serials let the receiver discard copies.
 //!
 //! Invariant: the queues hold whole payloads, at most as many as their bounds.
 
@@ -18,8 +18,8 @@ use super::paths::Paths;
 use super::turns::Turns;
 use crate::counters::Counters;
 use crate::limits::{
-    BACKGROUND_MAX, BACKGROUND_PAUSE_MAX, BACKGROUND_SHARE, COUNTER_RANGES_MAX, URGENT_BURST,
-    URGENT_KEPT, URGENT_MAX, URGENT_RATE,
+    BACKGROUND_MAX, BACKGROUND_PAUSE_MAX, BACKGROUND_SHARE, COUNTER_RANGES_MAX, PROMPT_MAX,
+    URGENT_BURST, URGENT_KEPT, URGENT_MAX, URGENT_RATE,
 };
 use crate::wire::{Frame, MESSAGE_MAX, encode};
 
@@ -30,6 +30,7 @@ pub(crate) struct Messages {
     latest: BTreeMap<Channel, Queued>,
     latest_received: BTreeMap<Channel, u64>,
     received: Counters,
+    prompt: VecDeque<Queued>,
     urgent: VecDeque<Queued>,
     /// Urgent messages that were sent, for paths that take control again.
     recent: VecDeque<Recent>,
@@ -77,6 +78,7 @@ impl Messages {
             latest: BTreeMap::new(),
             latest_received: BTreeMap::new(),
             received: Counters::new(COUNTER_RANGES_MAX),
+            prompt: VecDeque::new(),
             urgent: VecDeque::new(),
             recent: VecDeque::new(),
             tokens: URGENT_BURST,
@@ -100,6 +102,7 @@ impl Messages {
                 self.latest.insert(channel, message);
                 return;
             }
+            Delivery::Prompt => (&mut self.prompt, PROMPT_MAX),
             Delivery::Urgent => (&mut self.urgent, URGENT_MAX),
             Delivery::Background => (&mut self.background, BACKGROUND_MAX),
         };
@@ -134,7 +137,7 @@ impl Messages {
         Err(now + Duration::from_secs_f64(lacking / URGENT_RATE) + Duration::from_millis(1))
     }
 
-    /// Sends urgent messages, then the latest of each channel.
+    /// Sends urgent messages, then the prompt ones, then the latest of each channel.
     pub fn send(
         &mut self,
         now: Instant,
@@ -156,6 +159,7 @@ impl Messages {
             self.recent.push_back(Recent { frame, sent_at: now, on: Vec::new() });
         }
         self.spread_recent(now, paths, outlet);
+        self.send_prompt(now, paths, outlet);
         self.send_latest(now, paths, outlet);
     }
 
@@ -172,6 +176,16 @@ impl Messages {
                     paths.send_control(slot, frame, outlet);
                 }
             }
+        }
+    }
+
+    fn send_prompt(&mut self, now: Instant, paths: &mut Paths, outlet: &mut dyn Outlet) {
+        if self.prompt.is_empty() {
+            return;
+        }
+        let Some(&fastest) = paths.live_slots().first() else { return };
+        for message in std::mem::take(&mut self.prompt) {
+            paths.send_control(fastest, &message.frame(now, false), outlet);
         }
     }
 

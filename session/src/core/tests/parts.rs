@@ -14,7 +14,7 @@ use super::super::writers::{self, Writers};
 use super::base;
 use crate::event::TunnelKey;
 use crate::flow::Flow;
-use crate::limits::{FLOOR, URGENT_BURST, URGENT_RATE};
+use crate::limits::{FLOOR, PROMPT_MAX, URGENT_BURST, URGENT_RATE};
 use crate::path::{Manner, Path};
 
 /// The tunnels that were used, in order; each keeps this much room.
@@ -84,9 +84,12 @@ fn session_is_alone_without_paths_and_control_uses_the_fastest_live_path() {
 fn messages_are_sent_by_delivery_and_accepted_once() {
     let now = base();
     let (mut paths, mut turns) = (paths(now, &["a", "b"]), Turns::new(now));
-    for (delivery, tunnels) in
-        [(Delivery::Urgent, 2), (Delivery::Latest, 2), (Delivery::Background, 1)]
-    {
+    for (delivery, tunnels) in [
+        (Delivery::Urgent, 2),
+        (Delivery::Latest, 2),
+        (Delivery::Prompt, 1),
+        (Delivery::Background, 1),
+    ] {
         let (mut messages, mut sent) = (Messages::new(now), Sent(Vec::new(), 10_000));
         messages.queue(now, Channel(1), delivery, vec![7; 100]);
         messages.send(now, &mut paths, &mut turns, &mut sent);
@@ -106,6 +109,20 @@ fn messages_are_sent_by_delivery_and_accepted_once() {
     let accepted = [(false, 5), (false, 5), (true, 5), (true, 4), (true, 6)]
         .map(|(latest, serial)| messages.accept(Channel(1), latest, serial));
     assert_eq!(accepted, [true, false, true, false, true]);
+}
+
+#[test]
+fn prompt_messages_do_not_replace_one_another_and_are_bounded() {
+    let now = base();
+    let (mut paths, mut turns) = (paths(now, &["a", "b"]), Turns::new(now));
+    for (queued, wanted, dropped) in [(2, 2, 0), (PROMPT_MAX + 3, PROMPT_MAX, 3)] {
+        let (mut messages, mut sent) = (Messages::new(now), Sent(Vec::new(), 10_000));
+        for _ in 0..queued {
+            messages.queue(now, Channel(4), Delivery::Prompt, vec![7; 20]);
+        }
+        messages.send(now, &mut paths, &mut turns, &mut sent);
+        assert_eq!((sent.0.len(), messages.dropped), (wanted, dropped), "{queued}");
+    }
 }
 
 /// Two flows of two users with data, and shares for both.
