@@ -295,7 +295,7 @@ impl Cloud {
                 self.look_up(now, relay, lookup);
             }
             Event::SessionUp { session, peer, .. } => self.on_session_up(now, session, peer),
-            Event::SessionEnded { session, reason } => {
+            Event::SessionEnded { session, reason, .. } => {
                 self.on_session_ended(now, session, reason);
                 self.look_at_session(now, relay, session, "");
             }

@@ -315,14 +315,14 @@ impl Gateway {
                     self.use_offer(offer);
                 }
             }
-            Event::SessionEnded { session, reason } => {
+            Event::SessionEnded { session, reason, flows } => {
                 self.clouds.look_soon(now);
-                let (cloud, left) = self.clouds.on_session_ended(session);
+                let cloud = self.clouds.on_session_ended(session);
                 let name = cloud.as_ref().map(Identity::as_str);
-                if left {
+                if flows == 0 {
                     tracing::info!(cloud = name, %reason, "session ended");
                 } else {
-                    tracing::warn!(cloud = name, %reason, "session ended; its flows were reset");
+                    tracing::warn!(cloud = name, %reason, flows, "session ended; flows were reset");
                 }
                 self.refusals.forget(session);
                 self.daemon.session_ended(session, cloud.map(|cloud| cloud.to_string()), reason);

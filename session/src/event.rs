@@ -68,6 +68,8 @@ pub enum Event {
         session: SessionKey,
         /// The reason, in words.
         reason: String,
+        /// The number of flows that were open.
+        flows: usize,
     },
     /// A tunnel has become a path of a session.
     PathUp {

@@ -47,8 +47,6 @@ struct Cloud {
 struct Up {
     cloud: Identity,
     offer: Offer,
-    /// The gateway does not need it any more.
-    left: bool,
 }
 
 impl Clouds {
@@ -115,7 +113,6 @@ impl Clouds {
             let unused = self.choice.effort(place) == Effort::Off;
             let over = |session: &&SessionStatus| session.flows == 0 && session.paths.is_empty();
             if let Some(session) = of(cloud).filter(over).filter(|_| unused) {
-                self.sessions.entry(session.session).and_modify(|up| up.left = true);
                 relay.endpoint().leave(now, session.session);
             }
         }
@@ -162,14 +159,12 @@ impl Clouds {
 
     /// A session is up.
     pub(crate) fn on_session_up(&mut self, session: SessionKey, cloud: &Identity, offer: Offer) {
-        self.sessions.insert(session, Up { cloud: cloud.clone(), offer, left: false });
+        self.sessions.insert(session, Up { cloud: cloud.clone(), offer });
     }
 
-    /// A session has ended. Returns its cloud if it was up, and whether the gateway left it.
-    pub(crate) fn on_session_ended(&mut self, session: SessionKey) -> (Option<Identity>, bool) {
-        let up = self.sessions.remove(&session);
-        let left = up.as_ref().is_some_and(|up| up.left);
-        (up.map(|up| up.cloud), left)
+    /// A session has ended. Returns its cloud if it was up.
+    pub(crate) fn on_session_ended(&mut self, session: SessionKey) -> Option<Identity> {
+        self.sessions.remove(&session).map(|up| up.cloud)
     }
 
     /// The cloud of a session that is up, and its offer: families and datagrams.

@@ -405,13 +405,15 @@ impl Session {
         self.reset(now, id, reason);
     }
 
-    /// The session is gone: reports the reset of all flows to the caller.
-    pub fn abandon(&mut self, reason: ResetReason) {
+    /// The session is gone: reports the reset of all flows to the caller; returns how many.
+    pub fn abandon(&mut self, reason: ResetReason) -> usize {
         let told = self.flows.iter().filter(|flow| flow.is_callers() && self.is_known(flow));
         let told = told.map(|flow| Event::Reset { flow: self.flow_key(flow.id), reason });
         let told: Vec<Event> = told.collect();
+        let count = told.len();
         self.events.extend(told);
         self.flows.clear();
+        count
     }
 
     /// Ends the sending half at `after`.
@@ -538,9 +540,9 @@ impl Session {
             peer: None,
             flows: self.open_flows(),
             peer_going: self.peer_going,
+            heard_going: self.heard_going,
             users: self.flows.users.users(),
             flows_opened: self.flows.users.opened(),
-            heard_going: self.heard_going,
             flows_held: self.flows.len(),
             memory_received: Bytes(self.flow_control.held_received),
             memory_sent: Bytes(self.flow_control.held_sent),

@@ -396,10 +396,10 @@ impl Endpoint {
         keep: Option<TunnelKey>,
     ) {
         let Some(mut entry) = self.sessions.remove(&key) else { return };
-        entry.session.abandon(ResetReason::SessionLost);
+        let flows = entry.session.abandon(ResetReason::SessionLost);
         self.events.append(&mut entry.session.events);
-        let reason_text = reason.to_owned();
-        self.events.push_back(Event::SessionEnded { session: key, reason: reason_text });
+        let text = reason.to_owned();
+        self.events.push_back(Event::SessionEnded { session: key, reason: text, flows });
         self.deadlines.set(key, None);
         self.dirty.remove(&key);
         if let Some(id) = entry.id {

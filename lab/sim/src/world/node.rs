@@ -229,7 +229,7 @@ impl World {
                 self.trace.note(&[3, side as u64, session.0]);
                 self.nodes[side as usize].sessions_up += 1;
             }
-            Event::SessionEnded { session, reason } => {
+            Event::SessionEnded { session, reason, .. } => {
                 self.trace.note(&[4, side as u64, session.0]);
                 self.session_ended(side, &reason);
             }
