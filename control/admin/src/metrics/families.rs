@@ -6,7 +6,7 @@ use super::figures::{LinkDbFigures, Scrape};
 use super::outcomes::outcomes;
 use super::text::Read::{By, One};
 use super::text::{Family, Value, flag, one_of, real, whole, wholes};
-use crate::{PathPhase, PathState, SessionPhase, SessionState, SourceState, Status};
+use crate::{CloudState, PathPhase, PathState, SessionPhase, SessionState, SourceState, Status};
 
 /// The program.
 pub(super) const BUILD: &[Family<Status>] =
@@ -169,6 +169,13 @@ pub(super) const CLOUD: &[Family<Scrape>] = &[
         One(|scrape| whole(scrape.unlisted)),
     ),
 ];
+
+/// A cloud of a gateway.
+pub(super) const CLOUD_OF_GATEWAY: &[Family<CloudState>] = &[Family::gauge(
+    "cloud_current",
+    "1 if new flows go to the cloud.",
+    One(|cloud| flag(cloud.current)),
+)];
 
 /// A session.
 pub(super) const SESSION: &[Family<SessionState>] = &[

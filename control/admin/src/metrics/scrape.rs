@@ -10,7 +10,9 @@ use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::families::{BUILD, CLOUD, LINKDB, PATH, PLANE, PROCESS, SESSION, SOURCE};
+use super::families::{
+    BUILD, CLOUD, CLOUD_OF_GATEWAY, LINKDB, PATH, PLANE, PROCESS, SESSION, SOURCE,
+};
 use super::figures::Scrape;
 use super::gateways::{REPORT, REPORTED_CARRIER};
 use super::text::{Family, Items, Labels};
@@ -35,6 +37,10 @@ impl Scrape {
         put_all(encoder, PROCESS, &alone(status))?;
         put_turns(encoder, &plane.turns)?;
         put_all(encoder, PLANE, &alone(self))?;
+        // A cloud has none.
+        let clouds = status.snapshot.clouds.iter();
+        let clouds = clouds.map(|cloud| (vec![("cloud", cloud.name.as_str())], cloud));
+        put_all(encoder, CLOUD_OF_GATEWAY, &clouds.collect())?;
         let sessions = &status.snapshot.sessions;
         let sessions = sessions.iter().map(|one| (self.peer(one.peer.as_deref()), one));
         put_all(encoder, SESSION, &sessions.collect())?;

@@ -178,11 +178,11 @@ fn every_metric_is_documented_with_type_labels_unit_and_meaning() {
 #[test]
 fn dashboard_and_alerts_name_exported_metrics_alone() {
     let exported = exported();
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     for (name, least) in
         [("packaging/grafana/polyrail.json", 35), ("packaging/prometheus/polyrail.rules.yml", 14)]
     {
         let text = file(name);
-        let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
         let words = text.split(|c| !is_word(c)).filter(|word| word.starts_with("polyrail_"));
         let used: BTreeSet<&str> = words.collect();
         assert!(used.len() >= least, "{name}: {}", used.len());
@@ -195,7 +195,24 @@ fn dashboard_and_alerts_name_exported_metrics_alone() {
     }
     let dashboard: serde_json::Value =
         serde_json::from_str(&file("packaging/grafana/polyrail.json")).unwrap();
-    assert!(dashboard["panels"].as_array().unwrap().len() > 20);
+    let panels = dashboard["panels"].as_array().unwrap();
+    assert!(panels.len() > 20);
+    let mut told_apart = 0;
+    for target in panels.iter().filter_map(|panel| panel["targets"].as_array()).flatten() {
+        let text = |key: &str| target[key].as_str().unwrap();
+        let (query, legend) = (text("expr"), text("legendFormat"));
+        let mut words = query.split(|c| !is_word(c));
+        let metric = words.find(|word| word.starts_with("polyrail_")).unwrap();
+        let metric = metric.strip_suffix("_bucket").unwrap_or(metric);
+        // Of a session, on a gateway with several clouds one for each.
+        let is_of_session =
+            exported[metric].labels.contains("gateway") && !query.contains("polyrail_gateway_");
+        if is_of_session && !query.contains("sum") {
+            assert!(legend.contains("{{gateway}} {{cloud}}"), "{query}: {legend}");
+            told_apart += 1;
+        }
+    }
+    assert!(told_apart > 10, "{told_apart}");
 }
 
 #[test]
@@ -238,6 +255,8 @@ fn gateway_with_several_clouds_names_them_and_reports_the_current_one_alone() {
     let text = scrape.into_text();
     parse(&text);
     for line in [
+        "polyrail_cloud_current{cloud=\"c\"} 1\n",
+        "polyrail_cloud_current{cloud=\"d\"} 0\n",
         "polyrail_flows{cloud=\"d\"} 2\n",
         "polyrail_path_up{cloud=\"c\",carrier=\"a\"} 1\n",
         "polyrail_path_state{cloud=\"d\",carrier=\"a\",state=\"standby\"} 1\n",
