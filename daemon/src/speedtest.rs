@@ -6,15 +6,14 @@
 
 use std::time::Instant;
 
-use polyrail_model::{Destination, HostName, UserId};
+use polyrail_model::{Destination, HostName};
 use polyrail_session::{Endpoint, FlowKey};
 
 /// The host name of speed tests. RFC 2606 reserves `.invalid`: no server has the name.
 pub const HOST: &str = "speedtest.polyrail.invalid";
 
-/// The user of a speed test's flows. Numbers of passengers are hashes, so none has this one. All
-/// flows of a test together have one user's share.
-pub const USER: UserId = UserId(1);
+/// The user of a speed test's flows. All flows of a test together have one user's share.
+pub use polyrail_session::limits::TEST_USER as USER;
 
 /// The longest direction of a test, in seconds.
 pub const SECONDS_MAX: u64 = polyrail_admin::SPEEDTEST_S_MAX;

@@ -103,7 +103,11 @@ pub const WRITABLE_MIN: u64 = 8 * 1024;
 /// The user of flows that the gateway opens for itself: those of its DNS forwarder.
 pub const OWN_USER: UserId = UserId(0);
 
-/// Flows of [`OWN_USER`] that may be open although users have reached the bound on flows.
+/// The user of a speed test's flows. Numbers of passengers are hashes, so none has this one.
+pub const TEST_USER: UserId = UserId(1);
+
+/// Flows of [`OWN_USER`] that may be open although users have reached the bound on flows. Also the
+/// least cap of this user and of [`TEST_USER`], whatever that of passengers is.
 pub const FLOWS_RESERVED: usize = 8;
 
 /// Ended flows whose outcome is remembered, to answer a peer that missed it. The oldest is evicted
@@ -203,14 +207,14 @@ pub const REPORT_APART: Duration = Duration::from_millis(250);
 /// Notices about paths that wait to be sent; the oldest is dropped.
 pub const NOTICES_MAX: usize = 64;
 
-/// Urgent messages that wait for a path or for their turn; the oldest is dropped and counted.
-pub const URGENT_MAX: usize = 64;
-
-/// Urgent messages sent in a second, each on all paths; a train of eight carriers has fewer
 /// Prompt messages that wait for a path; the oldest is dropped and counted. Their senders limit
 /// their rate.
 pub const PROMPT_MAX: usize = 64;
 
+/// Urgent messages that wait for a path or for their turn; the oldest is dropped and counted.
+pub const URGENT_MAX: usize = 64;
+
+/// Urgent messages sent in a second, each on all paths; a train of eight carriers has fewer
 /// handovers. The others wait.
 pub const URGENT_RATE: f64 = 16.0;
 

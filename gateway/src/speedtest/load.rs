@@ -10,6 +10,8 @@ use polyrail_session::{Endpoint, FlowKey};
 pub(super) struct Load {
     pub(super) flow: FlowKey,
     pub(super) direction: Direction,
+    /// How long it is measured.
+    time: Duration,
     /// When it is given up.
     until: Instant,
 }
@@ -33,13 +35,8 @@ pub(super) struct Download {
 pub(super) type Outcome = (Option<u64>, Option<String>);
 
 impl Load {
-    pub(super) fn new(
-        now: Instant,
-        flow: FlowKey,
-        direction: Direction,
-        seconds: Duration,
-    ) -> Self {
-        Self { flow, direction, until: now + seconds + ANSWER_WAIT }
+    pub(super) fn new(now: Instant, flow: FlowKey, direction: Direction, time: Duration) -> Self {
+        Self { flow, direction, time, until: now + time + ANSWER_WAIT }
     }
 
     /// Moves the bytes that can be moved.
@@ -60,16 +57,12 @@ impl Load {
     }
 
     /// The result once it is there. `ended` is set if the cloud has ended the flow.
-    pub(super) fn outcome(
-        &self,
-        now: Instant,
-        seconds: Duration,
-        ended: Option<&str>,
-    ) -> Option<Outcome> {
+    pub(super) fn outcome(&self, now: Instant, ended: Option<&str>) -> Option<Outcome> {
         let is_late = now >= self.until;
         match &self.direction {
             Direction::Download(download) => {
-                let is_over = download.reception.begun.is_some_and(|begun| now >= begun + seconds);
+                let begun = download.reception.begun;
+                let is_over = begun.is_some_and(|begun| now >= begun + self.time);
                 (is_over || is_late || ended.is_some()).then(|| download.outcome(now, ended))
             }
             Direction::Upload(answer) => {
@@ -90,10 +83,10 @@ impl Load {
     }
 
     /// When [`Load::outcome`] may have changed without an event.
-    pub(super) fn next_timeout(&self, seconds: Duration) -> Instant {
+    pub(super) fn next_timeout(&self) -> Instant {
         match &self.direction {
             Direction::Download(download) => {
-                download.reception.begun.map_or(self.until, |begun| begun + seconds)
+                download.reception.begun.map_or(self.until, |begun| begun + self.time)
             }
             Direction::Upload(_) => self.until,
         }
@@ -149,16 +142,13 @@ mod tests {
         let now = Instant::now();
         let at = |ms| now + Duration::from_millis(ms);
         let mut load = load(now, Direction::Download(Download::default()));
-        assert_eq!(
-            (load.outcome(at(9_999), SECONDS, None), load.next_timeout(SECONDS)),
-            (None, at(10_000))
-        );
+        assert_eq!((load.outcome(at(9_999), None), load.next_timeout()), (None, at(10_000)));
         let Direction::Download(download) = &mut load.direction else { panic!() };
         download.receive(at(300), 50_000);
         (1..=5).for_each(|second| download.receive(at(second * 1_000), 1_000_000));
-        assert_eq!(load.next_timeout(SECONDS), at(5_300));
-        assert_eq!(load.outcome(at(5_299), SECONDS, None), None);
-        assert_eq!(load.outcome(at(5_300), SECONDS, None), Some((Some(8_000_000), None)));
+        assert_eq!(load.next_timeout(), at(5_300));
+        assert_eq!(load.outcome(at(5_299), None), None);
+        assert_eq!(load.outcome(at(5_300), None), Some((Some(8_000_000), None)));
     }
 
     #[test]
@@ -166,19 +156,19 @@ mod tests {
         let now = Instant::now();
         let at = |ms| now + Duration::from_millis(ms);
         let mut load = load(now, Direction::Download(Download::default()));
-        let (rate, error) = load.outcome(at(10_000), SECONDS, None).unwrap();
+        let (rate, error) = load.outcome(at(10_000), None).unwrap();
         assert!(rate.is_none() && error.unwrap().contains("dark"));
         let Direction::Download(download) = &mut load.direction else { panic!() };
         download.receive(now, 1);
         download.receive(at(2_000), 1_000_000);
-        let (rate, error) = load.outcome(at(5_000), SECONDS, None).unwrap();
+        let (rate, error) = load.outcome(at(5_000), None).unwrap();
         assert_eq!(rate, Some(1_600_000));
         assert!(error.unwrap().contains("in the last 3.0 s"));
-        let (_, error) = load.outcome(at(2_100), SECONDS, Some("reset")).unwrap();
+        let (_, error) = load.outcome(at(2_100), Some("reset")).unwrap();
         assert_eq!(error.as_deref(), Some("download: reset"));
         let upload = self::load(now, Direction::Upload(Vec::new()));
-        assert_eq!(upload.outcome(at(9_999), SECONDS, None), None);
-        let (rate, error) = upload.outcome(at(10_000), SECONDS, None).unwrap();
+        assert_eq!(upload.outcome(at(9_999), None), None);
+        let (rate, error) = upload.outcome(at(10_000), None).unwrap();
         assert!(rate.is_none() && error.unwrap().contains("dark"));
     }
 
@@ -186,7 +176,7 @@ mod tests {
     fn upload_has_the_rate_that_the_cloud_received() {
         let now = Instant::now();
         let outcome = |answer: &[u8], ended| {
-            load(now, Direction::Upload(answer.to_vec())).outcome(now, SECONDS, ended)
+            load(now, Direction::Upload(answer.to_vec())).outcome(now, ended)
         };
         assert_eq!(outcome(b"1000000 1000000", None), None, "half an answer");
         assert_eq!(outcome(b"1000000 1000000\n", None), Some((Some(8_000_000), None)));

@@ -60,10 +60,6 @@ impl Measurement {
         })
     }
 
-    fn time(&self) -> Duration {
-        Duration::from_secs(self.seconds)
-    }
-
     fn carriers(&self) -> Vec<String> {
         self.row.carriers.iter().map(|one| one.carrier.clone()).collect()
     }
@@ -107,8 +103,7 @@ impl Measurement {
         self.echo.send(now, endpoint);
         let Some(load) = &mut self.load else { return self.end_idle(now, endpoint) };
         load.advance(now, endpoint);
-        let time = Duration::from_secs(self.seconds);
-        let Some((rate, error)) = load.outcome(now, time, self.ended.as_deref()) else {
+        let Some((rate, error)) = load.outcome(now, self.ended.as_deref()) else {
             return false;
         };
         endpoint.reset(now, load.flow, ResetReason::Idle);
@@ -149,7 +144,8 @@ impl Measurement {
                     Service::Sink => Direction::Upload(Vec::new()),
                     _ => Direction::Download(Download::default()),
                 };
-                let mut load = Load::new(now, flow, direction, self.time());
+                let time = Duration::from_secs(self.seconds);
+                let mut load = Load::new(now, flow, direction, time);
                 load.advance(now, endpoint);
                 self.load = Some(load);
                 false
@@ -164,7 +160,7 @@ impl Measurement {
     /// When [`Measurement::on_turn`] is due.
     pub(super) fn next_timeout(&self) -> Instant {
         let step = match &self.load {
-            Some(load) => load.next_timeout(self.time()),
+            Some(load) => load.next_timeout(),
             None => self.idle_until,
         };
         self.echo.next_timeout().map_or(step, |echo| echo.min(step))

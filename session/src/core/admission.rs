@@ -10,7 +10,7 @@ use polyrail_model::{FlowId, UserId};
 
 use super::session::Session;
 use crate::event::OpenError;
-use crate::limits::{FLOWS_REFUSED_MAX, FLOWS_RESERVED, OWN_USER};
+use crate::limits::{FLOWS_REFUSED_MAX, FLOWS_RESERVED, OWN_USER, TEST_USER};
 use crate::wire::ResetReason;
 
 impl Session {
@@ -18,7 +18,7 @@ impl Session {
     /// necessary.
     pub(super) fn make_room(&mut self, now: Instant, user: UserId) -> Result<(), OpenError> {
         let max = self.settings.flows_max;
-        if self.flows.users.all_of(user) >= self.settings.user_flows_max {
+        if self.flows.users.all_of(user) >= self.user_max(user) {
             return Err(OpenError::TooManyOfUser);
         }
         // Reset flows stay until the peer answers; a dark path must not let them pile up.
@@ -31,13 +31,19 @@ impl Session {
 
     /// Whether the cloud keeps a flow of this user that has just been opened; else, the reason.
     pub(super) fn keep_opened(&mut self, now: Instant, user: UserId) -> Result<(), ResetReason> {
-        if self.flows.users.all_of(user) > self.settings.user_flows_max {
+        if self.flows.users.all_of(user) > self.user_max(user) {
             return Err(ResetReason::Quota);
         }
         let room = self.flows.users.open() <= self.settings.flows_max
             || self.has_reserve(user, 1)
             || self.shed(now, self.flows.users.open_of(user) + 1);
         if room { Ok(()) } else { Err(ResetReason::Overload) }
+    }
+
+    /// The cap of this user.
+    fn user_max(&self, user: UserId) -> usize {
+        let least = if matches!(user, OWN_USER | TEST_USER) { FLOWS_RESERVED } else { 0 };
+        self.settings.user_flows_max.max(least)
     }
 
     /// Whether a flow of the gateway itself has a reserved place; `counted` is 1 if it is open.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::endpoints::{Pair, drain};
 use polyrail_model::{Destination, HostName, NodeRole, UserId};
-use polyrail_session::limits::{FLOWS_RESERVED, OWN_USER};
+use polyrail_session::limits::{FLOWS_RESERVED, OWN_USER, TEST_USER};
 use polyrail_session::{Event, FlowKey, OpenError, ResetReason, Settings};
 
 fn open(pair: &mut Pair, user: u64) -> Result<FlowKey, OpenError> {
@@ -34,6 +34,23 @@ fn user_beyond_its_cap_is_refused_on_both_sides_and_others_are_not() {
         assert!(!pair.at_gateway.contains(&quota(other)), "{capped:?}");
         assert_eq!(pair.cloud.users(pair.now).map(|view| view.flows).sum::<usize>(), 4);
     }
+}
+
+#[test]
+fn cap_of_a_user_leaves_names_and_speed_tests_their_flows() {
+    let mut pair = Pair::new(Settings { user_flows_max: 1, ..Settings::default() });
+    pair.up(0, "a");
+    let mut opened = Vec::new();
+    for (user, wanted) in [(OWN_USER, FLOWS_RESERVED), (TEST_USER, FLOWS_RESERVED), (UserId(66), 1)]
+    {
+        let flows = (0..20).map_while(|_| open(&mut pair, user.0).ok());
+        let before = opened.len();
+        opened.extend(flows.collect::<Vec<_>>());
+        assert_eq!(opened.len() - before, wanted, "{user}");
+    }
+    pair.advance(Duration::from_millis(100));
+    let flows: usize = pair.cloud.users(pair.now).map(|view| view.flows).sum();
+    assert_eq!(flows, opened.len(), "the cloud has refused none");
 }
 
 #[test]
