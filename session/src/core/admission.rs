@@ -75,9 +75,4 @@ impl Session {
     pub fn user_of(&self, flow: FlowId) -> Option<UserId> {
         self.flows.get(flow).map(|flow| flow.user)
     }
-
-    /// Each user's number of open flows.
-    pub fn user_counts(&self) -> impl Iterator<Item = (UserId, usize)> {
-        self.flows.users.counts()
-    }
 }

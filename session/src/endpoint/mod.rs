@@ -575,8 +575,7 @@ impl Endpoint {
         }
         let shed = self.with(flow.session, |s| {
             let user = s.user_of(flow.flow)?;
-            let of_user = s.user_counts().find(|(other, _)| *other == user)?.1;
-            Some(s.shed(now, of_user + 1))
+            Some(s.shed(now, s.user(user).flows + 1))
         });
         shed.flatten().unwrap_or(false)
     }
