@@ -21,6 +21,8 @@ pub(super) struct Datagrams {
     next: u16,
     /// Halves whose other half has not arrived, the oldest first.
     halves: VecDeque<Half>,
+    /// Whether each of the latest parts given to `quiche` ends a unit; at most [`SENT_MAX`].
+    given: VecDeque<bool>,
     /// Parts taken from `quiche`.
     taken: usize,
     pub(super) drops: TunnelDrops,
@@ -59,10 +61,15 @@ impl Datagrams {
 
     /// The connection has ended: nothing that waits is sent, here and in `quiche`.
     pub(super) fn end(&mut self, connection: &Connection) {
-        let waiting = self.waiting.len() + connection.dgram_send_queue_len();
-        self.drops.ended += waiting as u64;
+        self.drops.ended += self.unsent(connection.dgram_send_queue_len()) as u64;
         self.waiting.clear();
         self.bytes = 0;
+    }
+
+    /// The units that wait here, and those of which the last part, at least, waits in `quiche`.
+    fn unsent(&self, parts: usize) -> usize {
+        let given = self.given.iter().rev().take(parts).filter(|ends| **ends).count();
+        self.waiting.len() + given
     }
 
     /// The units dropped so far. A full `quiche` drops the oldest part that it has received.
@@ -124,12 +131,20 @@ impl Datagrams {
         longest: usize,
         mut send: impl FnMut(&[u8]) -> Result<(), Error>,
     ) -> bool {
-        let part = &mut self.scratch;
+        let (part, given) = (&mut self.scratch, &mut self.given);
+        let mut send = |part: &[u8]| {
+            let is_given = send(part).is_ok();
+            if is_given {
+                given.drain(..given.len().saturating_sub(SENT_MAX - 1));
+                given.push_back(part[0] != FIRST);
+            }
+            is_given
+        };
         if unit.len() < longest {
             part.clear();
             part.push(WHOLE);
             part.extend_from_slice(unit);
-            return send(part).is_ok();
+            return send(part);
         }
         let (first, second) = unit.split_at(unit.len().div_ceil(2));
         if first.len() + HALF_HEADER > longest {
@@ -142,7 +157,7 @@ impl Datagrams {
             part.push(kind);
             part.extend_from_slice(&number.to_be_bytes());
             part.extend_from_slice(half);
-            send(part).is_ok()
+            send(part)
         })
     }
 
@@ -276,6 +291,20 @@ mod tests {
         assert_eq!((sender.waiting.len(), sender.bytes()), (WAITING_MAX, 100 * WAITING_MAX));
         while sender.pop().is_some() {}
         assert_eq!((sender.is_empty(), sender.bytes()), (true, 0));
+    }
+
+    #[test]
+    fn unit_in_two_parts_counts_once_at_the_end() {
+        #[allow(clippy::disallowed_methods)] // any time will do
+        let now = Instant::now();
+        let mut sender = Datagrams::default();
+        for length in [100, 100, 2_000, 2_000] {
+            parts(&mut sender, &vec![7; length], 1_200).unwrap();
+        }
+        // Two parts of each of the last two units, and one of the second.
+        assert_eq!([0, 1, 2, 3, 4, 5].map(|parts| sender.unsent(parts)), [0, 1, 1, 2, 2, 3]);
+        sender.push(now, &[7; 2_000]);
+        assert_eq!((sender.unsent(4), sender.given.len()), (3, SENT_MAX));
     }
 
     #[test]
