@@ -128,7 +128,7 @@ bench-linkdb: setup ## what forecasts are worth with real daemons, as RESULT lin
 	$(CARGO) build --locked --release --workspace --bins
 	target/release/polyrail-lab bench-linkdb
 
-bench-operate: setup ## clouds that die, hang and drain, as RESULT lines (release build; 10 min)
+bench-operate: setup ## clouds that die and drain, caps, load, as RESULT lines (release; 12 min)
 	$(CARGO) build --locked --release --workspace --bins
 	target/release/polyrail-lab bench-operate
 

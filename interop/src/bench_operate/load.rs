@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
 use polyrail_emulator::dice::Dice;
 use polyrail_emulator::statistics::quantile;
 
@@ -25,6 +27,8 @@ const FLOWS_PER_MIN: f64 = 2_248.0;
 /// Concurrent users, the median of a day there.
 const USERS: u8 = 40;
 const PORT: u16 = 5_000;
+/// A small machine of a train has as many.
+const CORES: usize = 2;
 /// The bytes of a request, as of a page's part.
 const REQUEST: usize = 400;
 /// Answers are log-normal: median 6 KB, 95 % below 84 KB, mean 21 KB. Nearly all flows on the train
@@ -37,8 +41,38 @@ const OPEN_MAX: usize = 2_000;
 /// The time without load before and after, for the buckets of the last scrape.
 const SETTLED: Duration = Duration::from_millis(1_500);
 
-/// Two carriers that have room for ten trains' flows, mode `auto`.
+/// Runs on at most [`CORES`] cores: the daemons, the emulator and this program share them.
 pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
+    std::thread::scope(|scope| {
+        // Threads and processes that this thread starts inherit its cores.
+        let pinned = scope.spawn(move || {
+            let cores = pin()?;
+            println!("load: on the cores {cores:?}");
+            let mut report = Report::default();
+            report.result("load_cores", cores.len() as f64, "cores", Goal::None, &[]);
+            loads(&mut report, effort)?;
+            Ok::<_, anyhow::Error>(report)
+        });
+        let measured = pinned.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        report.append(measured);
+        Ok(())
+    })
+}
+
+/// Binds this thread to the first [`CORES`] of its cores; returns their numbers.
+fn pin() -> Result<Vec<usize>> {
+    let own = Pid::from_raw(0);
+    let permitted = sched_getaffinity(own).context("sched_getaffinity")?;
+    let cores = (0..CpuSet::count()).filter(|core| permitted.is_set(*core).unwrap_or(false));
+    let cores: Vec<usize> = cores.take(CORES).collect();
+    let mut chosen = CpuSet::new();
+    cores.iter().try_for_each(|core| chosen.set(*core))?;
+    sched_setaffinity(own, &chosen).context("sched_setaffinity")?;
+    Ok(cores)
+}
+
+/// Two carriers that have room for ten trains' flows, mode `auto`.
+fn loads(report: &mut Report, effort: Effort) -> Result<()> {
     let length = Duration::from_secs(effort.pick(60, 4));
     let link = Link::new(100.0, 50);
     let listen = LISTEN.to_string();

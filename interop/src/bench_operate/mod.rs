@@ -1,6 +1,7 @@
-//! The suite of operation: clouds that die, hang and drain, a tunnel under a mountain, and the load
-//! of trains.
+//! The suite of operation: clouds that die, hang and drain, a tunnel under a mountain, data caps,
+//! and the load of trains.
 
+mod cap;
 mod load;
 
 use std::io::Write;
@@ -25,6 +26,7 @@ pub const SUITE: Suite = Suite {
         ("hang", hang),
         ("drain", drain),
         ("mountain", mountain),
+        ("cap", cap::run),
         ("load", load::run),
     ],
 };
