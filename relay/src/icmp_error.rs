@@ -99,7 +99,7 @@ impl IcmpError {
 #[derive(Debug)]
 pub struct IcmpLimit {
     all: Bucket,
-    /// Those that are not full; at most as many as `all` has permitted since the last sweep.
+    /// The buckets that are not full; at most as many as `all` has permitted since the last sweep.
     users: HashMap<UserId, Bucket>,
     sweep_at: Instant,
 }
