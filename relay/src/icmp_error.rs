@@ -93,9 +93,9 @@ impl IcmpError {
     }
 }
 
-/// How many ICMP errors the users of a gateway receive: [`OF_USER`] a second each, and [`OF_ALL`]
-/// together. The second half of those is for users who have had none for a second, so that many
-/// who flood do not take the errors of the others.
+/// How many ICMP errors the users of a gateway receive: 10 a second each, and 100 together. The
+/// second half of the 100 is for users who have had none for a second, so that many users who flood
+/// do not take the errors of the others.
 #[derive(Debug)]
 pub struct IcmpLimit {
     all: Bucket,
