@@ -97,8 +97,8 @@ fn passenger_who_floods_closed_ports_takes_no_icmp_error_of_another() -> Result<
     scenario(&plan, Duration::from_secs(60), |world| {
         let lab = &world.lab;
         narrow_link(lab)?;
-        // The server reports every datagram.
-        lab.server.sysctl("net.ipv4.icmp_ratelimit", "0")?;
+        // The server's kernel limits no type of error.
+        lab.server.sysctl("net.ipv4.icmp_ratemask", "0")?;
         lab.passenger.tool("ip", "addr add 10.71.0.100/24 dev wlan0")?;
         let closed = SERVER.at(Family::V4, CLOSED_PORT);
         let flooder = lab.passenger.run(|| UdpSocket::bind("10.71.0.100:0"))??;
