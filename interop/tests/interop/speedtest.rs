@@ -84,7 +84,7 @@ fn speed_test_skips_metered_carriers_and_measures_those_that_are_named() -> Resu
         ensure!(table.contains("not tested: fast (it is metered"), "{table}");
         ensure!(table.contains("competed with passengers"), "{table}");
         ensure!(!table.contains("(bond)"), "{table}");
-let named = rows(world, "--seconds 1 --carrier fast")?;
+        let named = rows(world, "--seconds 1 --carrier fast")?;
         ensure!(named[0]["error"].is_null(), "{named:?}");
         ensure!(named.len() == 1 && bytes(&named[0], "fast") > 500_000, "{named:?}");
         ensure!(named[0]["carriers"].as_array().map(Vec::len) == Some(1), "{named:?}");
