@@ -393,12 +393,14 @@ impl Egress {
     }
 }
 
-/// Tells `quiche` that it has nothing to send although the window has room. Its bbr learns that only
-/// when it makes a packet without data, and else takes the rate of a trickle for the carrier's
-/// (its issue 2496). A datagram that does not fit has it try such a packet, which mostly stays empty
-/// and is not made.
+/// Tells `quiche` that it has nothing to send although the window has room. Its bbr learns that
+/// only when it makes a packet without data, and else takes the rate of a trickle for the carrier's
+/// (its issue 2496). A datagram that does not fit has it try such a packet, which mostly stays
+/// empty and is not made. Its other controls would take that for a full window.
 fn tell_idle(connection: &mut Connection, space: &mut [u8]) -> Option<(usize, SendInfo)> {
-    if connection.dgram_send_queue_len() > 0 || connection.dgram_send(&[0; IDLE_SPACE]).is_err() {
+    let is_bbr = super::paths::active(connection).is_some_and(|path| path.max_bandwidth.is_some());
+    let is_free = connection.dgram_send_queue_len() == 0;
+    if !is_bbr || !is_free || connection.dgram_send(&[0; IDLE_SPACE]).is_err() {
         return None;
     }
     let made = connection.send(space);
