@@ -144,7 +144,10 @@ bench-rail: setup ## Polyrail next to its rivals on the same trips (release; lon
 	$(CARGO) build --locked --release --workspace --bins
 	target/release/polyrail-lab rail $(RAIL)
 
-bench-rail-smoke: setup build ## all benchmarks and evaluations in small: does each still measure?
+bench-rail-smoke: setup build ## the same, one short trip
+	target/$(PROFILE)/polyrail-lab rail --smoke
+
+smoke: setup build ## all benchmarks and evaluations in small: does each still measure?
 	@scripts/smoke.sh
 
 sim: setup ## schedulers on the simulated rail, tuning and held-back trips; SIM_TRIPS=24 of each
