@@ -45,7 +45,9 @@ tls='[tls]\ncertificate = "%s.crt"\nkey = "%s.key"\nauthority = "ca.crt"\n'
     printf '[socks5]\nlisten = ["127.0.0.1:44331"]\n'
 } >"$work/gateway.toml"
 start() {
-    emulated "polyrail-$1" --config "$work/$1.toml" >"$work/$1.log" 2>&1 &
+    # Not `emulated`, whose shell alone the signal would reach.
+    qemu-aarch64 -L "/usr/$tools" "$built/polyrail-$1" --config "$work/$1.toml" \
+        >"$work/$1.log" 2>&1 &
     daemon=$!
     for _ in {1..100}; do
         grep -q "polyrail-$1 started" "$work/$1.log" && break
