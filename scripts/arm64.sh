@@ -27,7 +27,7 @@ built=target/$target/release
 ARCHITECTURE=arm64 MANUALS=target/release/polyrail-manuals scripts/packages.sh "$built"
 
 work=$(mktemp -d)
-trap 'kill "${daemon:-$$}" 2>/dev/null || true; rm -rf "$work"' EXIT
+trap 'jobs -p | xargs -r kill 2>/dev/null || true; rm -rf "$work"' EXIT
 emulated() { qemu-aarch64 -L "/usr/$tools" "$built/$1" "${@:2}"; }
 emulated polyrail pki init --dir "$work"
 emulated polyrail pki issue --dir "$work" --role cloud cloud
