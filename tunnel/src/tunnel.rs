@@ -8,6 +8,7 @@ use polyrail_congestion::Knowledge;
 use polyrail_identity::Peer;
 use polyrail_model::{Identity, LinkSample, TunnelMode, Unit};
 
+use crate::quic::Packed;
 use crate::{CloseReason, TunnelDrops};
 
 /// The maximum number of bytes of one [`Tunnel::send`]: one TLS record (RFC 8446 5.1).
@@ -124,6 +125,12 @@ pub trait Tunnel {
     /// Starts from what an earlier connection over the same carrier knew (RFC 9959).
     fn resume(&mut self, _now: Instant, _known: Knowledge) {}
 
+    /// Packs it for the event loop of another worker of this process. It must not be registered any
+    /// more; its last event may be passed on with it. `None`: it cannot move, and is closed.
+    fn pack(self: Box<Self>, _worker: usize) -> Option<Parcel> {
+        None
+    }
+
     /// The datagrams that it has dropped so far.
     fn datagram_drops(&self) -> TunnelDrops;
 
@@ -132,6 +139,23 @@ pub trait Tunnel {
 
     /// The peer's end of the connection.
     fn peer_addr(&self) -> Option<SocketAddr>;
+}
+
+/// A tunnel on its way to another event loop.
+pub enum Parcel {
+    /// It has a socket of its own.
+    Whole(Box<dyn Tunnel + Send>),
+    /// It needs [`quic::Listener::unpack`](crate::quic::Listener::unpack).
+    Quic(Box<Packed>),
+}
+
+impl std::fmt::Debug for Parcel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Whole(_) => f.write_str("Whole"),
+            Self::Quic(packed) => packed.fmt(f),
+        }
+    }
 }
 
 /// An event of a tunnel.

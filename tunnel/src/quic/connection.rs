@@ -117,7 +117,8 @@ impl Engine {
         }
         self.progress(now);
         self.follow_paths();
-        self.ids.exchange(&mut self.connection);
+        let is_announced = self.is_announced();
+        self.ids.exchange(&mut self.connection, is_announced);
     }
 
     /// Lost packets are sent again at once.

@@ -18,6 +18,7 @@
 
 mod acks;
 mod admission;
+mod away;
 mod cid;
 mod client;
 mod connection;
@@ -26,6 +27,7 @@ mod datagrams;
 mod egress;
 mod ending;
 mod half_open;
+mod group;
 mod handshake;
 mod ids;
 mod inbox;
@@ -40,6 +42,7 @@ mod reason;
 mod retry;
 mod socket;
 mod spent;
+mod steering;
 mod tickets;
 mod tunnel;
 mod verify;
@@ -49,6 +52,7 @@ use std::collections::BTreeMap;
 use crate::SocketOptions;
 
 pub use client::Client;
+pub use group::{Group, Packed, Stray};
 pub use listener::{Listener, ListenerCounters};
 
 /// The application protocol that both sides require (RFC 7301).

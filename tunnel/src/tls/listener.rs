@@ -19,7 +19,20 @@ impl Listener {
     /// # Errors
     /// The address is taken, not on this host, or its port needs privileges.
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
-        let socket = carrier::bind(address, Type::STREAM)?;
+        Self::bind_with(address, false)
+    }
+
+    /// The same, together with other listeners of this process: the kernel gives each connection to
+    /// one of them.
+    ///
+    /// # Errors
+    /// As [`Listener::bind`]; another process that shares its addresses in this way is none.
+    pub fn bind_shared(address: SocketAddr) -> io::Result<Self> {
+        Self::bind_with(address, true)
+    }
+
+    fn bind_with(address: SocketAddr, shared: bool) -> io::Result<Self> {
+        let socket = carrier::bind(address, Type::STREAM, shared)?;
         socket.listen(BACKLOG)?;
         Ok(Self(TcpListener::from_std(socket.into())))
     }
