@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use polyrail_admin::metrics::{CloudCounts, MetricsSnapshot};
 use polyrail_admin::{
-    AdminError, AdminEvent, DrainState, ErrorCode, FlowState, PathChange, PathState, Snapshot,
+    AdminError, DrainState, ErrorCode, FlowState, PathChange, PathState, Snapshot,
     UserState,
 };
 use polyrail_config::{CloudConfig, CloudTables};
@@ -46,10 +46,7 @@ impl Operate for Cloud {
         let sessions = relay.endpoint_ref().status().sessions;
         let flows = sessions.iter().map(|session| session.flows as u64);
         let state = self.drain_state(flows);
-        let state = state.ok_or_else(|| AdminError::refused("the daemon is shutting down"))?;
-        self.daemon
-            .publish(AdminEvent::Draining { flows: state.flows, ends_in_s: state.ends_in_s });
-        Ok(state)
+        state.ok_or_else(|| AdminError::refused("the daemon is shutting down"))
     }
 
     fn measure(&self, now: Instant, metrics: &mut MetricsSnapshot) {

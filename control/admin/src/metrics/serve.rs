@@ -51,7 +51,7 @@ impl<C: Tables> Control<C> {
     }
 
     async fn scrape(&self) -> Result<Scrape, AdminError> {
-        let mut plane = self.ask(AdminCommand::Metrics).await?;
+        let mut plane = merge::metrics(self.ask_all(AdminCommand::Metrics).await?);
         let linkdb: Option<LinkDbFigures> = match &self.linkdb {
             None => None,
             // A thread that does not answer has no figures.

@@ -179,8 +179,8 @@ fn every_field_is_in_the_reference() {
     let all = json!([
         full_path(),
         full_status(),
-        FlowPage { flows: vec![flow()], next: None },
-        UserPage { users: vec![user_ab()], next: None },
+        FlowPage { flows: vec![flow()], next: None, places: Vec::new() },
+        UserPage { users: vec![user_ab()], next: None, places: Vec::new() },
         Reloaded { changes: vec![line], warnings: Vec::new() },
         speedtest(),
         PathChange {
