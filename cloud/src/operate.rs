@@ -64,6 +64,8 @@ impl Operate for Cloud {
             dials_failed: self.failed_dials.counts(),
             reports: self.reports.received(now, |session| self.gateway_of(session)),
             reports_ignored: self.reports.ignored(),
+            handed_over: self.post.counts(),
+            workers: 1,
         });
     }
 

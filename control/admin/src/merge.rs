@@ -83,7 +83,7 @@ pub(crate) fn changes(
 ) -> Result<PathState, AdminError> {
     let knows = |answer: &Result<PathState, AdminError>| match answer {
         Ok(_) => 2,
-        Err(error) if error.code != ErrorCode::UnknownPath => 1,
+        Err(error) if error.code() != ErrorCode::UnknownPath => 1,
         Err(_) => 0,
     };
     let best = answers.into_iter().min_by_key(|answer| Reverse(knows(answer)));

@@ -67,6 +67,19 @@ pub struct Stray {
     pub(super) is_last: bool,
 }
 
+impl Stray {
+    /// The number of bytes.
+    #[allow(clippy::len_without_is_empty, reason = "it is never empty")]
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// The number of datagrams.
+    pub fn count(&self) -> u64 {
+        self.bytes.len().div_ceil(self.arrival.stride) as u64
+    }
+}
+
 /// A tunnel on its way to another worker's listener on the same address.
 pub struct Packed {
     /// Where both listeners listen.

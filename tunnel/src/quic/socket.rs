@@ -73,8 +73,12 @@ impl Udp {
     }
 
     /// Opens one of the sockets that several event loops bind to one address, in their order. The
-    /// first one has the kernel choose among them by the connection id.
+    /// first one checks that nobody else has the address, and has the kernel choose among them by
+    /// the connection id.
     pub(super) fn bind_shared(address: SocketAddr, worker: u8, workers: u8) -> io::Result<Self> {
+        if worker == 0 {
+            drop(carrier::bind(address, Type::DGRAM, false)?);
+        }
         let socket = carrier::bind(address, Type::DGRAM, true)?;
         if worker == 0
             && let Err(error) = steering::attach(&socket, workers)

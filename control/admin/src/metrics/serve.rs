@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::figures::{LinkDbFigures, Scrape};
 use crate::control::Control;
-use crate::{AdminCommand, AdminError};
+use crate::{AdminCommand, AdminError, merge};
 
 /// The routes of the metrics' listener.
 pub(crate) fn router<C: Tables>(control: Arc<Control<C>>) -> Router {
