@@ -23,6 +23,9 @@ pub struct Group {
     pub worker: u8,
     /// The number of workers; at least 1.
     pub workers: u8,
+    /// Whether the kernel steers datagrams to the workers that their ids name; else it chooses by
+    /// the addresses. Default true.
+    pub steered: bool,
     pub(super) ticket_key: [u8; 48],
     pub(super) retry: Retry,
     pub(super) spent: Arc<Spent>,
@@ -33,6 +36,7 @@ impl Default for Group {
         Self {
             worker: 0,
             workers: 1,
+            steered: true,
             ticket_key: random(),
             retry: Retry::new(Instant::now()),
             spent: Arc::default(),

@@ -143,7 +143,7 @@ impl Listener {
         let mint = Arc::new(Mint::new(identity.key_der(), options.server_id, address, worker));
         let udp = match group.workers {
             1 => Udp::bind(address)?,
-            _ => Udp::bind_shared(address, group.worker, group.workers)?,
+            _ => Udp::bind_shared(address, &group)?,
         };
         Ok(Self {
             udp: Rc::new(udp),

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use socket2::{SockRef, Socket, Type};
 
+use super::group::Group;
 use super::steering;
 use crate::carrier::{self, connect_failure, internal};
 use crate::scratch::{SCRATCH, with_scratch};
@@ -75,13 +76,15 @@ impl Udp {
     /// Opens one of the sockets that several event loops bind to one address, in their order. The
     /// first one checks that nobody else has the address, and has the kernel choose among them by
     /// the connection id.
-    pub(super) fn bind_shared(address: SocketAddr, worker: u8, workers: u8) -> io::Result<Self> {
-        if worker == 0 {
+    pub(super) fn bind_shared(address: SocketAddr, group: &Group) -> io::Result<Self> {
+        let is_first = group.worker == 0;
+        if is_first {
             drop(carrier::bind(address, Type::DGRAM, false)?);
         }
         let socket = carrier::bind(address, Type::DGRAM, true)?;
-        if worker == 0
-            && let Err(error) = steering::attach(&socket, workers)
+        if is_first
+            && group.steered
+            && let Err(error) = steering::attach(&socket, group.workers)
         {
             tracing::warn!(%error, "the kernel cannot steer QUIC: workers hand datagrams over");
         }
