@@ -56,8 +56,11 @@ impl Seat {
         (limit / self.workers.count).max(1)
     }
 
-    fn is_shared(&self) -> bool {
-        self.workers.count > 1
+    fn listen(&self, address: SocketAddr) -> io::Result<tls::Listener> {
+        match self.workers {
+            Workers { count: 1, .. } => tls::Listener::bind(address),
+            Workers { own, .. } => tls::Listener::bind_shared(address, own == 0),
+        }
     }
 }
 
@@ -109,7 +112,8 @@ impl Listeners {
         let (mut tcp, mut udp) = (Vec::new(), Vec::new());
         for (index, address) in config.listen.iter().enumerate() {
             if config.common.mode.allows_tls() {
-                let listener = listen(*address, seat)
+                let listener = seat
+                    .listen(*address)
                     .with_context(|| format!("cannot listen on TCP {address} (listen)"))?;
                 let source = &mut SourceFd(&listener.as_raw_fd());
                 registry.register(source, Token(TCP + index), Interest::READABLE)?;
@@ -307,18 +311,6 @@ fn replace(now: Instant, relay: &mut Relay, oldest: TunnelKey) -> bool {
     }
     relay.give_up(now, oldest);
     true
-}
-
-/// Opens a TCP listener. Only workers of one process may share an address, so the first one checks
-/// that nobody listens there.
-fn listen(address: SocketAddr, seat: &Seat) -> io::Result<tls::Listener> {
-    if !seat.is_shared() {
-        return tls::Listener::bind(address);
-    }
-    if seat.workers.own == 0 {
-        drop(tls::Listener::bind(address)?);
-    }
-    tls::Listener::bind_shared(address)
 }
 
 fn quic_options(config: &CloudConfig, congestion: &Congestion, seat: &Seat) -> ServerOptions {

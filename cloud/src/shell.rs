@@ -365,6 +365,12 @@ impl Cloud {
         paths.look_at(now, relay, key, reason, |event| daemon.publish(event));
     }
 
+    /// Whether it accepts tunnels. A worker that has shut down does so for the others.
+    fn takes_tunnels(&self) -> bool {
+        let shutdown = &self.daemon.shutdown;
+        shutdown.takes_tunnels() || (shutdown.is_over() && !self.post.is_over())
+    }
+
     fn on_letter(&mut self, now: Instant, relay: &mut Relay, letter: Letter) {
         match letter {
             Letter::Tunnel(tunnel) => {
@@ -483,7 +489,8 @@ impl Shell for Cloud {
     fn on_turn(&mut self, now: Instant, relay: &mut Relay) {
         self.datagrams.on_turn(now, relay);
         self.speedtests.on_turn(now, relay.endpoint());
-        self.listeners.on_turn(now, relay, &self.congestion, self.daemon.shutdown.takes_tunnels());
+        let takes_tunnels = self.takes_tunnels();
+        self.listeners.on_turn(now, relay, &self.congestion, takes_tunnels);
         for stray in self.listeners.take_strays() {
             self.post.send_datagrams(stray);
         }
@@ -511,7 +518,7 @@ impl Shell for Cloud {
     }
 
     fn next_timeout(&self, now: Instant, _relay: &Relay) -> Option<Instant> {
-        let accepts = self.listeners.next_timeout(now, self.daemon.shutdown.takes_tunnels());
+        let accepts = self.listeners.next_timeout(now, self.takes_tunnels());
         let others = [
             self.dialer.next_timeout(),
             self.datagrams.next_timeout(now),

@@ -23,11 +23,14 @@ impl Listener {
     }
 
     /// The same, together with other listeners of this process: the kernel gives each connection to
-    /// one of them.
+    /// one of them. The first one checks that nobody else has the address.
     ///
     /// # Errors
-    /// As [`Listener::bind`]; another process that shares its addresses in this way is none.
-    pub fn bind_shared(address: SocketAddr) -> io::Result<Self> {
+    /// As [`Listener::bind`].
+    pub fn bind_shared(address: SocketAddr, is_first: bool) -> io::Result<Self> {
+        if is_first {
+            drop(carrier::bind(address, Type::STREAM, false)?);
+        }
         Self::bind_with(address, true)
     }
 
