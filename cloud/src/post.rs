@@ -86,7 +86,9 @@ impl Post {
         let letter = self.letters.try_recv().ok()?;
         let load = &self.mailboxes[self.workers.own].load;
         match &letter {
-            Letter::Tunnel(_) => drop(load.tunnels.fetch_sub(1, Ordering::Relaxed)),
+            Letter::Tunnel(_) => {
+                load.tunnels.fetch_sub(1, Ordering::Relaxed);
+            }
             Letter::Datagrams(stray) => {
                 load.datagram_bytes.fetch_sub(stray.len(), Ordering::Relaxed);
             }
