@@ -41,7 +41,8 @@ impl Seat {
     /// The seats of so many workers, for so many addresses.
     pub(crate) fn of_all(count: usize, addresses: usize) -> Vec<Self> {
         let workers = u8::try_from(count).unwrap_or(u8::MAX);
-        let groups: Vec<Vec<Group>> = (0..addresses).map(|_| Group::of(workers).collect()).collect();
+        let groups: Vec<Vec<Group>> =
+            (0..addresses).map(|_| Group::of(workers).collect()).collect();
         let sessions = Sessions::default();
         let seat = |own: usize| Self {
             workers: Workers { own, count },
@@ -122,8 +123,9 @@ impl Listeners {
             if config.common.mode.allows_quic() {
                 let options = quic_options(config, congestion, seat);
                 let (own, group) = (identity.clone(), seat.groups[index].clone());
-                let listener = quic::Listener::bind_in(group, *address, own, options, clock.clone())
-                    .with_context(|| format!("cannot listen on UDP {address} (listen)"))?;
+                let listener =
+                    quic::Listener::bind_in(group, *address, own, options, clock.clone())
+                        .with_context(|| format!("cannot listen on UDP {address} (listen)"))?;
                 let both = Interest::READABLE | Interest::WRITABLE;
                 let source = &mut SourceFd(&listener.as_raw_fd());
                 registry.register(source, Token(UDP + index), both)?;
@@ -139,9 +141,7 @@ impl Listeners {
     pub(crate) fn unpack(&mut self, now: Instant, parcel: Parcel) -> Option<Box<dyn Tunnel>> {
         match parcel {
             Parcel::Whole(tunnel) => Some(tunnel),
-            Parcel::Quic(packed) => {
-                Some(self.listener_at(packed.listener)?.unpack(now, *packed))
-            }
+            Parcel::Quic(packed) => Some(self.listener_at(packed.listener)?.unpack(now, *packed)),
         }
     }
 

@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 
 use polyrail_admin::metrics::{CloudCounts, MetricsSnapshot};
 use polyrail_admin::{
-    AdminError, DrainState, ErrorCode, FlowState, PathChange, PathState, Snapshot,
-    UserState,
+    AdminError, DrainState, ErrorCode, FlowState, PathChange, PathState, Snapshot, UserState,
 };
 use polyrail_config::{CloudConfig, CloudTables};
 use polyrail_daemon::{Daemon, Operate, Refusals, start};

@@ -114,8 +114,7 @@ impl Post {
         let (to, count) = (usize::from(stray.worker), stray.count());
         let is_sent = self.mailboxes.get(to).is_some_and(|mailbox| {
             let waiting = &mailbox.load.datagram_bytes;
-            fits(waiting, stray.len(), DATAGRAM_BYTES_MAX)
-                && mailbox.send(Letter::Datagrams(stray))
+            fits(waiting, stray.len(), DATAGRAM_BYTES_MAX) && mailbox.send(Letter::Datagrams(stray))
         });
         let counter = if is_sent { &mut self.datagrams } else { &mut self.datagrams_dropped };
         *counter += count;

@@ -127,15 +127,13 @@ fn parts(common: &Common, start: StartOptions, poll: Poll) -> anyhow::Result<Vec
     let control = polyrail_admin::start_with(options, &wakers[1..]);
     let (control, controls) = control.context("cannot start the control thread")?;
     let mut controls = std::iter::once(control).chain(controls);
-    let mut linkdbs = linkdb.into_iter().flat_map(|(first, others)| {
-        std::iter::once(first).chain(others)
-    });
+    let mut linkdbs =
+        linkdb.into_iter().flat_map(|(first, others)| std::iter::once(first).chain(others));
     let mut seats = Seat::of_all(count, config.listen.len()).into_iter();
     let mut posts = Post::of_all(&wakers).into_iter();
     let mut list = Vec::new();
     for (poll, waker) in polls.into_iter().zip(wakers) {
-        let (Some(seat), Some(post), Some(control)) =
-            (seats.next(), posts.next(), controls.next())
+        let (Some(seat), Some(post), Some(control)) = (seats.next(), posts.next(), controls.next())
         else {
             break;
         };

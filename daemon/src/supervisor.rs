@@ -49,7 +49,12 @@ impl Supervisor {
         socket.connect_addr(&address)?;
         socket.set_nonblocking(true)?;
         let every = timeout.map(|timeout| timeout / KEEP_ALIVES_PER_TIMEOUT);
-        Ok(Self { socket: Some(socket), every: every.filter(|every| !every.is_zero()), due: None, is_withheld: false })
+        Ok(Self {
+            socket: Some(socket),
+            every: every.filter(|every| !every.is_zero()),
+            due: None,
+            is_withheld: false,
+        })
     }
 
     /// The daemon has started; the data plane's loop runs from now on.

@@ -37,7 +37,9 @@ impl Workers {
     /// The worker to which a tunnel moves at this event, if it does.
     pub(crate) fn goes_to(self, event: &TunnelEvent) -> Option<usize> {
         let peer = match event {
-            TunnelEvent::Early(Early { peer, .. }) | TunnelEvent::Up(Established { peer, .. }) => peer,
+            TunnelEvent::Early(Early { peer, .. }) | TunnelEvent::Up(Established { peer, .. }) => {
+                peer
+            }
             TunnelEvent::Closed(_) => return None,
         };
         Some(self.owner(peer)).filter(|owner| *owner != self.own)

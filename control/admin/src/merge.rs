@@ -91,7 +91,9 @@ pub(crate) fn changes(
 }
 
 /// A worker without flows may have ended before the others.
-pub(crate) fn drains(answers: Vec<Result<DrainState, AdminError>>) -> Result<DrainState, AdminError> {
+pub(crate) fn drains(
+    answers: Vec<Result<DrainState, AdminError>>,
+) -> Result<DrainState, AdminError> {
     let mut refused = None;
     let mut sum: Option<DrainState> = None;
     for answer in answers {
@@ -105,10 +107,7 @@ pub(crate) fn drains(answers: Vec<Result<DrainState, AdminError>>) -> Result<Dra
 }
 
 fn together(one: DrainState, other: DrainState) -> DrainState {
-    DrainState {
-        flows: one.flows + other.flows,
-        ends_in_s: one.ends_in_s.max(other.ends_in_s),
-    }
+    DrainState { flows: one.flows + other.flows, ends_in_s: one.ends_in_s.max(other.ends_in_s) }
 }
 
 pub(crate) fn metrics(all: Vec<MetricsSnapshot>) -> MetricsSnapshot {

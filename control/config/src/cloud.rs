@@ -127,9 +127,17 @@ impl Dial {
 
 impl Tables for CloudTables {
     const ROLE: NodeRole = NodeRole::Cloud;
-    const NEEDS_RESTART: &'static [&'static str] =
-        &["admin", "linkdb.path", "listen", "metrics", "mode", "page", "session.memory", "tunnel",
-          "workers"];
+    const NEEDS_RESTART: &'static [&'static str] = &[
+        "admin",
+        "linkdb.path",
+        "listen",
+        "metrics",
+        "mode",
+        "page",
+        "session.memory",
+        "tunnel",
+        "workers",
+    ];
 
     fn interfaces(&self) -> Option<Vec<String>> {
         Some(Vec::new())

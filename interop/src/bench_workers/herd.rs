@@ -55,7 +55,8 @@ impl Herd {
         for number in 0..gateways {
             let name = format!("train-{number}");
             keys.issue_gateway(&name)?;
-            let mut file = Configuration::gateway(keys.folder(), &["alpha", "beta"].map(String::from));
+            let mut file =
+                Configuration::gateway(keys.folder(), &["alpha", "beta"].map(String::from));
             file.set_identity(keys.folder(), &name);
             file.set("log.level", "warn");
             file.remove("intercept");

@@ -39,9 +39,8 @@ fn pairs(report: &mut Report, effort: Effort) -> Result<()> {
             runs.push(in_thread(move || download(workers, gateways, time))?);
         }
     }
-    let figures = |of: fn(&Run) -> f64| {
-        runs.each_ref().map(|runs| runs.iter().map(of).collect::<Vec<f64>>())
-    };
+    let figures =
+        |of: fn(&Run) -> f64| runs.each_ref().map(|runs| runs.iter().map(of).collect::<Vec<f64>>());
     let rates = figures(|run| run.mbit_s);
     let cost = figures(|run| run.cloud_s_per_gb);
     let load = figures(|run| run.load_share);
@@ -76,10 +75,8 @@ fn download(workers: i64, gateways: usize, time: Duration) -> Result<Run> {
         Ok((usage::processor_s(herd.cloud.id())?, others))
     };
     let (begun, before) = (Instant::now(), used()?);
-    let readers: Vec<_> = flows
-        .into_iter()
-        .map(|flow| std::thread::spawn(move || read_for(flow, time)))
-        .collect();
+    let readers: Vec<_> =
+        flows.into_iter().map(|flow| std::thread::spawn(move || read_for(flow, time))).collect();
     let mut bytes = 0;
     for reader in readers {
         bytes += reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;

@@ -48,7 +48,10 @@ mod tests {
         let id = |number: u32| Cid::new(&number.to_be_bytes()).unwrap();
         away.note(now, id(0), 1);
         away.note(now, id(1), 2);
-        assert_eq!((away.find(&id(0)), away.find(&id(1)), away.find(&id(2))), (Some(1), Some(2), None));
+        assert_eq!(
+            (away.find(&id(0)), away.find(&id(1)), away.find(&id(2))),
+            (Some(1), Some(2), None)
+        );
         away.note(now + KEPT * 2, id(2), 3);
         assert_eq!((away.find(&id(0)), away.find(&id(2))), (None, Some(3)));
         for number in 3..20_000 {

@@ -188,8 +188,14 @@ mod tests {
         }
         assert!(!mint.made(&id[..15]));
         assert_ne!(mint.cid(), mint.cid());
-        assert_eq!(mint.reset_token(&id), Mint::new(b"secret", 7, at(443), (0, 1)).reset_token(&id));
-        assert_ne!(mint.reset_token(&id), Mint::new(b"secret", 7, at(444), (0, 1)).reset_token(&id));
+        assert_eq!(
+            mint.reset_token(&id),
+            Mint::new(b"secret", 7, at(443), (0, 1)).reset_token(&id)
+        );
+        assert_ne!(
+            mint.reset_token(&id),
+            Mint::new(b"secret", 7, at(444), (0, 1)).reset_token(&id)
+        );
         assert_ne!(mint.reset_token(&id), mint.reset_token(&mint.cid()));
     }
 
@@ -201,11 +207,15 @@ mod tests {
                 let mint = Mint::new(b"secret", 1, at, (worker, workers));
                 let ids: Vec<_> = (0..100).map(|_| mint.cid()).collect();
                 assert!(ids.iter().all(|id| worker_of(id, workers) == worker && mint.made(id)));
-                let bytes: std::collections::BTreeSet<u8> = ids.iter().map(|id| id[WORKER]).collect();
+                let bytes: std::collections::BTreeSet<u8> =
+                    ids.iter().map(|id| id[WORKER]).collect();
                 assert!(bytes.len() > usize::from(64 / workers), "{workers}: {}", bytes.len());
             }
         }
-        assert_eq!((worker_of(&[7; 6], 4), worker_of(&[7; 8], 4), worker_of(&[7; 8], 0)), (0, 3, 0));
+        assert_eq!(
+            (worker_of(&[7; 6], 4), worker_of(&[7; 8], 4), worker_of(&[7; 8], 0)),
+            (0, 3, 0)
+        );
     }
 
     #[test]

@@ -86,7 +86,10 @@ enum Via {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Route {
     Connection(u64),
-    Worker { worker: u8, is_last: bool },
+    Worker {
+        worker: u8,
+        is_last: bool,
+    },
     /// No connection.
     Stranger,
 }

@@ -17,8 +17,7 @@ use super::cid::WORKER;
 /// Has the kernel choose among the sockets of this one's address.
 pub(super) fn attach(socket: &Socket, workers: u8) -> io::Result<()> {
     let mut program = program(workers);
-    let program =
-        libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
     // SAFETY: `program` points to a live array of `len` instructions, the kernel copies them during
     // the call, and the length is that of the structure.
     let result = unsafe {

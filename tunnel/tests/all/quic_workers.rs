@@ -236,7 +236,8 @@ impl Scene {
         let near = world.connect(&mut gateway.client, gateway.tap.address());
         world.until("both ends up", |ends| {
             let up = ends.range(before..).filter(|(_, end)| end.is_up);
-            up.map(|(_, end)| end.worker.is_some()).collect::<std::collections::BTreeSet<_>>().len() == 2
+            up.map(|(_, end)| end.worker.is_some()).collect::<std::collections::BTreeSet<_>>().len()
+                == 2
         });
         let far = world.far().unwrap();
         assert_eq!(world.ends[&far].worker, Some(number % WORKERS), "its owner has it");
