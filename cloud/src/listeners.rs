@@ -28,7 +28,7 @@ use polyrail_tunnel::{Parcel, SocketOptions, Tunnel, quic, tls};
 
 use crate::congestion::Congestion;
 
-/// The place of a worker's listeners among those of all workers, and what they share.
+/// The place of a worker's listeners among those of all workers, and their shared keys.
 #[derive(Clone, Debug)]
 pub(crate) struct Seat {
     pub(crate) workers: Workers,

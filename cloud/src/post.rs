@@ -33,7 +33,7 @@ struct Mailbox {
     load: Arc<Load>,
 }
 
-/// What waits in a mailbox, and the last ping that its worker has answered.
+/// The size of a mailbox's contents, and the last ping that its worker has answered.
 #[derive(Debug, Default)]
 struct Load {
     tunnels: AtomicUsize,
@@ -185,7 +185,7 @@ impl Mailbox {
     }
 }
 
-/// Adds to what waits unless it would exceed the maximum.
+/// Adds a size unless the sum would exceed the maximum.
 fn fits(waiting: &AtomicUsize, size: usize, max: usize) -> bool {
     let fits = waiting.fetch_add(size, Ordering::Relaxed) + size <= max;
     if !fits {

@@ -1,4 +1,4 @@
-//! The start and the end of a cloud: its workers, their threads, and what they share.
+//! The start and the end of a cloud: its workers, their threads, and their common parts.
 //!
 //! The main thread is the first worker: it alone handles signals and reports to the service manager.
 //! Each of the others runs the same loop on a thread of its own. They begin one after another,
@@ -29,7 +29,7 @@ use crate::post::Post;
 use crate::reach;
 use crate::shell::{Cloud, SIGNALS, WAKER};
 
-/// What all workers are made from.
+/// The parts that all workers share, as copies.
 #[derive(Clone)]
 struct Common {
     config: CloudConfig,
@@ -39,7 +39,7 @@ struct Common {
     descriptors: u64,
 }
 
-/// What one worker is made from.
+/// The parts of one worker alone.
 struct Parts {
     poll: Poll,
     waker: Arc<Waker>,

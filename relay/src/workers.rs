@@ -10,7 +10,7 @@ use std::time::Instant;
 use polyrail_model::Identity;
 use polyrail_tunnel::{Early, Established, Parcel, TunnelEvent};
 
-/// The place of a relay's worker among all. The default is one that is alone.
+/// The place of a relay's worker among all. The default is a single worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Workers {
     /// The number of this worker, from 0.

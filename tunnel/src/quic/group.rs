@@ -1,4 +1,4 @@
-//! Listeners of several event loops on one address, and what they hand to each other.
+//! Listeners of several event loops on one address, with the datagrams and tunnels between them.
 //!
 //! A connection id names the worker that gave it, and a client's first id names one by chance. A
 //! listener keeps the datagrams of its own connections, and of ids that name it. The others become

@@ -116,7 +116,7 @@ impl World {
                 self.listeners[usize::from(stray.worker)].take_in(now, stray);
             }
         }
-        // What was handed over may go on to a third worker.
+        // A datagram may go on to a third worker.
         for worker in 0..WORKERS {
             for stray in self.listeners[worker].take_strays() {
                 self.listeners[usize::from(stray.worker)].take_in(now, stray);
@@ -132,7 +132,7 @@ impl World {
         }
     }
 
-    /// Handles the events of an end, moves it to its owner, and takes what it has received.
+    /// Handles the events of an end, moves it to its owner, and takes the received units.
     fn drain(&mut self, now: Instant, key: usize) {
         while let Some(end) = self.ends.get_mut(&key)
             && let Some(event) = end.tunnel.poll_event()
