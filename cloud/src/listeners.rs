@@ -141,7 +141,9 @@ impl Listeners {
     pub(crate) fn unpack(&mut self, now: Instant, parcel: Parcel) -> Option<Box<dyn Tunnel>> {
         match parcel {
             Parcel::Whole(tunnel) => Some(tunnel),
-            Parcel::Quic(packed) => Some(self.listener_at(packed.listener)?.unpack(now, *packed)),
+            Parcel::Quic { listener, contents } => {
+                self.listener_at(listener)?.unpack(now, contents)
+            }
         }
     }
 

@@ -1,5 +1,6 @@
 //! The trait that every tunnel implements, and the values that cross it.
 
+use std::any::Any;
 use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -8,7 +9,6 @@ use polyrail_congestion::Knowledge;
 use polyrail_identity::Peer;
 use polyrail_model::{Identity, LinkSample, TunnelMode, Unit};
 
-use crate::quic::Packed;
 use crate::{CloseReason, TunnelDrops};
 
 /// The maximum number of bytes of one [`Tunnel::send`]: one TLS record (RFC 8446 5.1).
@@ -145,15 +145,20 @@ pub trait Tunnel {
 pub enum Parcel {
     /// It has a socket of its own.
     Whole(Box<dyn Tunnel + Send>),
-    /// It needs [`quic::Listener::unpack`](crate::quic::Listener::unpack).
-    Quic(Box<Packed>),
+    /// It needs the other worker's listener.
+    Quic {
+        /// Where the listeners of both workers listen.
+        listener: SocketAddr,
+        /// For [`quic::Listener::unpack`](crate::quic::Listener::unpack).
+        contents: Box<dyn Any + Send>,
+    },
 }
 
 impl std::fmt::Debug for Parcel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Whole(_) => f.write_str("Whole"),
-            Self::Quic(packed) => packed.fmt(f),
+            Self::Quic { listener, .. } => write!(f, "Quic({listener})"),
         }
     }
 }

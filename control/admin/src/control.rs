@@ -12,7 +12,7 @@ use polyrail_identity::digest;
 use tokio::sync::{Semaphore, watch};
 
 use super::metrics::Scraped;
-use super::plane::Plane;
+use super::plane::{ANSWER_WAIT, Plane};
 use super::stream::Stream;
 use super::{
     API_VERSION, AdminCommand, AdminError, AdminEvent, ConfigState, DrainState, ErrorCode,
@@ -20,9 +20,6 @@ use super::{
     Snapshot, SpeedtestOrder, SpeedtestState, Status, Timestamp, UserPage, UsersQuery, merge,
     process,
 };
-
-/// How long the data plane may take to answer.
-pub(super) const ANSWER_WAIT: Duration = Duration::from_secs(5);
 
 /// Additional wait, so that a command started in time is not reported as late.
 const GRACE: Duration = Duration::from_secs(2);

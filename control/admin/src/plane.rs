@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, TrySendError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use polyrail_config::Tables;
 
-use super::control::ANSWER_WAIT;
 use super::{AdminCommand, AdminError, ErrorCode, PendingReply, Reply};
+
+/// How long the data plane may take to answer.
+pub(crate) const ANSWER_WAIT: Duration = Duration::from_secs(5);
 
 /// The queue of a data plane's commands.
 pub(crate) struct Plane<C: Tables> {

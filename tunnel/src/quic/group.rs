@@ -85,9 +85,7 @@ impl Stray {
 }
 
 /// A tunnel on its way to another worker's listener on the same address.
-pub struct Packed {
-    /// Where both listeners listen.
-    pub listener: SocketAddr,
+pub(super) struct Packed {
     pub(super) engine: Engine,
     /// The id that the client chose first.
     pub(super) original: Cid,
@@ -100,11 +98,5 @@ pub struct Packed {
 impl std::fmt::Debug for Stray {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Stray").field("worker", &self.worker).finish_non_exhaustive()
-    }
-}
-
-impl std::fmt::Debug for Packed {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Packed").field("listener", &self.listener).finish_non_exhaustive()
     }
 }

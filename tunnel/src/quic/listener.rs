@@ -8,6 +8,7 @@
 //!
 //! Several event loops may have a listener each on one address: see [`group`](super::group).
 
+use std::any::Any;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -146,7 +147,10 @@ impl Listener {
         let mint = Arc::new(Mint::new(identity.key_der(), options.server_id, address, worker));
         let udp = match group.workers {
             1 => Udp::bind(address)?,
-            _ => Udp::bind_shared(address, &group)?,
+            workers => {
+                let steered = group.steered.then_some(workers);
+                Udp::bind_shared(address, group.worker == 0, steered)?
+            }
         };
         Ok(Self {
             udp: Rc::new(udp),
@@ -260,9 +264,14 @@ impl Listener {
         self.on_arrival(now, &stray.arrival, &mut stray.bytes, via);
     }
 
-    /// Takes a tunnel that another worker of the group has packed.
-    pub fn unpack(&mut self, now: Instant, packed: Packed) -> Box<dyn Tunnel> {
-        let Packed { mut engine, original, ids, unread, .. } = packed;
+    /// Takes a tunnel that another worker of the group has packed, by the contents of its
+    /// [`Parcel::Quic`](crate::Parcel); `None` if they are from elsewhere.
+    pub fn unpack(
+        &mut self,
+        now: Instant,
+        contents: Box<dyn Any + Send>,
+    ) -> Option<Box<dyn Tunnel>> {
+        let Packed { mut engine, original, ids, unread } = *contents.downcast().ok()?;
         engine.ids.mint = Some(self.mint.clone());
         engine.ids.foreign = engine.connection.source_ids().count();
         engine.egress.unblock();
@@ -274,7 +283,7 @@ impl Listener {
         if engine.life.is_handshaking() {
             self.half_open.begin(now, number, None);
         }
-        Box::new(QuicTunnel::new(engine, Port::Shared(self.udp.clone(), mailbox)))
+        Some(Box::new(QuicTunnel::new(engine, Port::Shared(self.udp.clone(), mailbox))))
     }
 
     /// Appends the tokens of the tunnels to wake to `woken`: call

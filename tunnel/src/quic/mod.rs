@@ -52,7 +52,7 @@ use std::collections::BTreeMap;
 use crate::SocketOptions;
 
 pub use client::Client;
-pub use group::{Group, Packed, Stray};
+pub use group::{Group, Stray};
 pub use listener::{Listener, ListenerCounters};
 
 /// The application protocol that both sides require (RFC 7301).

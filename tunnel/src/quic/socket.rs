@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use socket2::{SockRef, Socket, Type};
 
-use super::group::Group;
 use super::steering;
 use crate::carrier::{self, connect_failure, internal};
 use crate::scratch::{SCRATCH, with_scratch};
@@ -74,17 +73,19 @@ impl Udp {
     }
 
     /// Opens one of the sockets that several event loops bind to one address, in their order. The
-    /// first one checks that nobody else has the address, and has the kernel choose among them by
-    /// the connection id.
-    pub(super) fn bind_shared(address: SocketAddr, group: &Group) -> io::Result<Self> {
-        let is_first = group.worker == 0;
+    /// first one checks that nobody else has the address. With `steered` it has the kernel choose
+    /// among so many sockets by the connection id.
+    pub(super) fn bind_shared(
+        address: SocketAddr,
+        is_first: bool,
+        steered: Option<u8>,
+    ) -> io::Result<Self> {
         if is_first {
             drop(carrier::bind(address, Type::DGRAM, false)?);
         }
         let socket = carrier::bind(address, Type::DGRAM, true)?;
-        if is_first
-            && group.steered
-            && let Err(error) = steering::attach(&socket, group.workers)
+        if let Some(workers) = steered.filter(|_| is_first)
+            && let Err(error) = steering::attach(&socket, workers)
         {
             tracing::warn!(%error, "the kernel cannot steer QUIC: workers hand datagrams over");
         }

@@ -281,7 +281,8 @@ impl Tunnel for QuicTunnel {
         let (listener, original) = (mailbox.listener, mailbox.original);
         let engine = self.engine.0.take()?;
         let ids = engine.connection.source_ids().filter_map(|id| Cid::new(id)).collect();
-        Some(Parcel::Quic(Box::new(Packed { listener, engine, original, ids, unread })))
+        let contents = Box::new(Packed { engine, original, ids, unread });
+        Some(Parcel::Quic { listener, contents })
     }
 
     fn knowledge(&self) -> Option<Knowledge> {

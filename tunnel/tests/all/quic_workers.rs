@@ -161,8 +161,10 @@ impl World {
     fn hand_over(&mut self, now: Instant, key: usize, owner: usize) {
         let mut end = self.ends.remove(&key).unwrap();
         end.tunnel.deregister(self.poll.registry()).unwrap();
-        let Some(Parcel::Quic(packed)) = end.tunnel.pack(owner) else { panic!("it cannot move") };
-        let tunnel = self.listeners[owner].unpack(now, *packed);
+        let Some(Parcel::Quic { contents, .. }) = end.tunnel.pack(owner) else {
+            panic!("it cannot move")
+        };
+        let tunnel = self.listeners[owner].unpack(now, contents).unwrap();
         self.moved += 1;
         self.add(tunnel, Some(owner), true);
     }
