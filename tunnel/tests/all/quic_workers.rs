@@ -50,8 +50,9 @@ impl World {
         let poll = Poll::new().unwrap();
         let free = UdpSocket::bind(loopback()).unwrap().local_addr().unwrap();
         let mut listeners = Vec::new();
-        for group in Group::of(WORKERS as u8) {
-            let (group, options) = (Group { steered, ..group }, ServerOptions::default());
+        for mut group in Group::of(WORKERS as u8) {
+            let options = ServerOptions::default();
+            group.steered = steered;
             let own = cloud.clone();
             let listener = Listener::bind_in(group, free, own, options, clock.clone()).unwrap();
             let both = Interest::READABLE | Interest::WRITABLE;
