@@ -1,14 +1,17 @@
-//! Connection ids of tunnels that moved to another event loop.
+//! Connection ids of tunnels that moved to another event loop, and retired ids.
 //!
-//! The peer uses them until it has received ids of the new loop, about a round trip; a connection
-//! whose ids expire here has been silent for longer than any connection survives.
+//! The peer uses the ids of a moved tunnel until it has received ids of the new loop, about a round
+//! trip; a connection whose ids expire here has been silent for longer than any connection
+//! survives. A late datagram with a retired id must not be answered with a stateless reset, because
+//! its connection goes on with other ids.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use super::cid::Cid;
 
-/// By connection id, the worker that has the tunnel; at most [`IDS_MAX`], the oldest are evicted.
+/// By connection id, the worker that has the tunnel, which is the own one if the id is retired; at
+/// most [`IDS_MAX`], the oldest are evicted.
 #[derive(Debug, Default)]
 pub(super) struct Away {
     of: HashMap<Cid, u8>,

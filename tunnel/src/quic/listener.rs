@@ -91,6 +91,8 @@ enum Route {
         worker: u8,
         is_last: bool,
     },
+    /// A connection that has other ids now.
+    Retired,
     /// No connection.
     Stranger,
 }
@@ -334,6 +336,7 @@ impl Listener {
                     let stray = Stray { worker, listener, arrival: *arrival, bytes, is_last };
                     self.strays.push(stray);
                 }
+                Route::Retired => self.counters.dropped += count,
                 Route::Stranger => self.on_stranger(now, arrival, together),
             }
             rest = behind;
@@ -346,10 +349,10 @@ impl Listener {
         if let Some(&number) = self.routes.get(&id) {
             return Route::Connection(number);
         }
-        if via != Via::Mover
-            && let Some(worker) = self.away.find(&id)
-        {
-            return Route::Worker { worker, is_last: true };
+        match self.away.find(&id) {
+            Some(worker) if worker == self.group.worker => return Route::Retired,
+            Some(worker) if via != Via::Mover => return Route::Worker { worker, is_last: true },
+            _ => {}
         }
         let worker = worker_of(outline.destination, self.group.workers);
         if via == Via::Socket && worker != self.group.worker {
@@ -520,8 +523,10 @@ impl Listener {
             }
             News::OldIds(ids) => {
                 connection.ids.retain(|known| !ids.contains(known));
-                for id in &ids {
-                    self.routes.remove(id);
+                let now = Instant::now();
+                for &id in &ids {
+                    self.routes.remove(&id);
+                    self.away.note(now, id, self.group.worker);
                 }
             }
             News::Blocked if self.blocked.contains(&number) => {}

@@ -15,7 +15,7 @@ use mio::{Events, Interest, Poll, Token};
 use polyrail_identity::TlsIdentity;
 use polyrail_model::Unit;
 use polyrail_tunnel::quic::{Client, Group, Listener, ServerOptions};
-use polyrail_tunnel::{CarrierSpec, Parcel, Tunnel, TunnelEvent};
+use polyrail_tunnel::{CarrierSpec, CloseReason, Parcel, Tunnel, TunnelEvent};
 
 use crate::common::{TestClock, loopback, pki};
 use crate::quic_world::client;
@@ -29,7 +29,7 @@ struct End {
     /// The worker that has it; of a gateway's end none.
     worker: Option<usize>,
     is_up: bool,
-    is_over: bool,
+    closed: Option<CloseReason>,
     /// How often each unit arrived.
     units: BTreeMap<Vec<u8>, u32>,
 }
@@ -69,7 +69,7 @@ impl World {
         let key = self.next;
         self.next += 1;
         tunnel.register(self.poll.registry(), Token(key)).unwrap();
-        let end = End { tunnel, worker, is_up, is_over: false, units: BTreeMap::new() };
+        let end = End { tunnel, worker, is_up, closed: None, units: BTreeMap::new() };
         self.ends.insert(key, end);
         key
     }
@@ -141,8 +141,8 @@ impl World {
             let peer = match event {
                 TunnelEvent::Early(early) => early.peer,
                 TunnelEvent::Up(up) => up.peer,
-                TunnelEvent::Closed(_) => {
-                    end.is_over = true;
+                TunnelEvent::Closed(reason) => {
+                    end.closed = Some(reason);
                     continue;
                 }
             };
@@ -205,6 +205,10 @@ struct Scene {
     world: World,
     gateways: Vec<Gateway>,
     next: u64,
+    /// Where the cloud listens, and the faults of the wires there.
+    address: SocketAddr,
+    faults: Faults,
+    seed: u64,
 }
 
 impl Scene {
@@ -216,11 +220,11 @@ impl Scene {
             let usage = [rcgen::ExtendedKeyUsagePurpose::ClientAuth];
             let identity = authority.node(&pki::Node::new(&name, &usage, 100 + number as u64));
             world.gateways.insert(name, number);
-            let tap = Tap::with(address, faults, number as u64 + 1);
+            let tap = Tap::new(address);
             Gateway { client: client(identity, &clock), tap, ends: None }
         };
         let gateways = (0..gateways).map(gateway).collect();
-        Self { world, gateways, next: 0 }
+        Self { world, gateways, next: 0, address, faults, seed: 0 }
     }
 
     /// The gateway closes its connection and begins another one.
@@ -228,13 +232,15 @@ impl Scene {
         let gateway = &mut self.gateways[number];
         let world = &mut self.world;
         if let Some((near, far)) = gateway.ends.take() {
+            // The close notice may be lost, so nobody waits for it.
             world.ends.get_mut(&near).unwrap().tunnel.close(Instant::now());
-            world.until("both ends over", |ends| {
-                [near, far].iter().all(|key| ends.get(key).is_none_or(|end| end.is_over))
-            });
             world.ends.remove(&near);
             world.ends.remove(&far);
         }
+        // Each connection has its own: a stateless reset of the last one would end the next, whose
+        // ticket remembers the reset token.
+        self.seed += 1;
+        gateway.tap = Tap::with(self.address, self.faults, self.seed);
         let before = world.next;
         let near = world.connect(&mut gateway.client, gateway.tap.address());
         world.until("both ends up", |ends| {
@@ -257,7 +263,11 @@ impl Scene {
             }
             let give_up = Instant::now() + Duration::from_secs(30);
             while (self.world.ends[&to].units.len() as u64) < units {
-                assert!(Instant::now() < give_up, "{:?}", self.world.ends[&to].units.len());
+                assert!(
+                    Instant::now() < give_up,
+                    "gateway {number}, {from} to {to}: {}",
+                    self.told()
+                );
                 self.world.step();
             }
             let came = std::mem::take(&mut self.world.ends.get_mut(&to).unwrap().units);
@@ -266,6 +276,15 @@ impl Scene {
             let sent = self.next + 1 - units..=self.next;
             assert!(numbers.eq(sent), "each unit comes");
         }
+    }
+
+    fn told(&self) -> String {
+        let end = |(key, end): (&usize, &End)| {
+            let End { worker, is_up, closed, units, tunnel } = end;
+            let (units, from) = (units.len(), tunnel.peer_addr());
+            format!("[{key}: {worker:?}, up {is_up}, closed {closed:?}, {units} units, {from:?}]")
+        };
+        self.world.ends.iter().map(end).collect()
     }
 
     /// Random joins, restarts and rebindings of all gateways.
