@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use quiche::{Connection, ConnectionId};
 
-use super::cid::{Cid, Mint, random};
+use super::cid::{Cid, Form, Mint, outline, random};
 use super::context::CLIENT_CID_LENGTH;
 
 /// Creates our ids, and collects the changes of the server's for the listener's routes. A client's
@@ -25,6 +25,18 @@ pub(super) struct Ids {
 }
 
 impl Ids {
+    /// Whether a datagram has an active id. Those with the ids of the event loop that accepted the
+    /// connection are handed over, and may arrive after the peer has retired these ids, which
+    /// `quiche` takes for a violation.
+    pub(super) fn are_valid_for(&self, datagram: &[u8], connection: &Connection) -> bool {
+        match outline(datagram) {
+            Some(outline) if outline.form == Form::Short => {
+                connection.source_ids().any(|id| id.as_ref() == outline.destination)
+            }
+            _ => true,
+        }
+    }
+
     /// Gives the peer spare ids. `is_announced`: the caller knows the peer.
     pub(super) fn exchange(&mut self, connection: &mut Connection, is_announced: bool) {
         while let Some(id) = connection.retired_scid_next() {
