@@ -1,8 +1,8 @@
 //! The start and the end of a cloud: its workers, their threads, and their common parts.
 //!
-//! The main thread is the first worker: it alone handles signals and reports to the service manager.
-//! Each of the others runs the same loop on a thread of its own. They begin one after another,
-//! because the kernel numbers the sockets of one address in the order of their binding.
+//! The main thread is the first worker: it alone handles signals and reports to the service
+//! manager. Each of the others runs the same loop on a thread of its own. They begin one after
+//! another, because the kernel numbers the sockets of one address in the order of their binding.
 
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;

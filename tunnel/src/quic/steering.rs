@@ -32,8 +32,8 @@ pub(super) fn attach(socket: &Socket, workers: u8) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The datagram's payload begins at offset 0: its id is behind the first byte of a short header, and
-/// behind first byte, version and length of a long one (RFC 8999 5).
+/// The datagram's payload begins at offset 0: its id is behind the first byte of a short header,
+/// and behind first byte, version and length of a long one (RFC 8999 5).
 fn program(workers: u8) -> [libc::sock_filter; 7] {
     let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
     [

@@ -22,7 +22,8 @@ pub(super) struct Place {
 }
 
 impl Tickets {
-    /// Only one thread uses a client, so nothing waits for this lock: it makes connections [`Send`].
+    /// Only one thread uses a client, so nothing waits for this lock; it makes connections
+    /// [`Send`].
     fn held(&self) -> MutexGuard<'_, BTreeMap<Key, Vec<u8>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
