@@ -1,9 +1,9 @@
 //! The channels between the workers of a cloud: one mailbox a worker.
 //!
 //! A sender never waits. A letter that would exceed the bounds of a mailbox is dropped and counted:
-//! a tunnel's gateway dials again, and a datagram is lost as in a full socket. Letters of one worker
-//! to another keep their order, so a tunnel arrives before the datagrams that are handed over after
-//! it.
+//! a tunnel's gateway dials again, and a datagram is lost as in a full socket. Letters of one
+//! worker to another keep their order, so a tunnel arrives before the datagrams that are handed
+//! over after it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

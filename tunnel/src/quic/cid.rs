@@ -3,10 +3,11 @@
 //! An id of the cloud's is 16 bytes: the server's number (2 bytes, big-endian), a check (the first
 //! 4 bytes of HMAC-SHA-256 over number and nonce), a random nonce (10 bytes), whose first byte
 //! names the worker (see [`worker_of`]). A load balancer routes by the first two bytes; with the
-//! key, which is derived from the server's private key, it can also recognise foreign ids. Stateless reset tokens (RFC 9000 10.3) are derived alike, so
-//! that a restarted cloud resets the connections of its predecessor. Their key also depends on the
-//! listener's address: a listener cannot reset the connections of another one, to which a datagram
-//! with a foreign address may have gone astray (RFC 9000 21.11).
+//! key, which is derived from the server's private key, it can also recognise foreign ids.
+//! Stateless reset tokens (RFC 9000 10.3) are derived alike, so that a restarted cloud resets the
+//! connections of its predecessor. Their key also depends on the listener's address: a listener
+//! cannot reset the connections of another one, to which a datagram with a foreign address may have
+//! gone astray (RFC 9000 21.11).
 
 use std::net::SocketAddr;
 
