@@ -98,10 +98,11 @@ fn read_for(mut flow: TcpStream, time: Duration) -> Result<u64> {
     Ok(bytes)
 }
 
-/// Many gateways with two tunnels and idle flows each, a fifth of which echo a byte now and then;
+/// Many gateways with two tunnels and idle flows each, as many as the harness has descriptors for
+/// both of their ends; a fifth of which echo a byte now and then;
 /// then the cloud restarts.
 fn many(report: &mut Report, effort: Effort) -> Result<()> {
-    let (gateways, flows, seconds) = effort.pick((200, 50, 30), (4, 5, 2));
+    let (gateways, flows, seconds) = effort.pick((200, 45, 30), (4, 5, 2));
     let (memory, turn, back) = in_thread(move || {
         let mut herd = Herd::start(2, gateways, START_LIMIT)?;
         let empty = usage::memory_bytes(herd.cloud.id())?;
