@@ -28,5 +28,5 @@ pub fn run(arguments: Arguments) -> anyhow::Result<()> {
     let log = polyrail_config::log::init(&config.common.log, &config.ignored)?;
     log_tls(&config.common.tls, NodeRole::Cloud);
     let Arguments { config: file, overrides } = arguments;
-    crate::shell::run(config, StartOptions { file, overrides, log: Some(log) })
+    crate::run::run(config, StartOptions { file, overrides, log: Some(log) })
 }

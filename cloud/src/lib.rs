@@ -6,6 +6,7 @@ pub mod access;
 pub mod command_line;
 pub mod dial;
 pub mod resolve;
+pub mod run;
 pub mod shell;
 
 mod congestion;
@@ -18,6 +19,7 @@ mod lines;
 mod listeners;
 mod operate;
 mod paths;
+mod post;
 mod reach;
 mod reports;
 #[cfg(test)]

@@ -7,7 +7,7 @@
 //! their address first (Retry), and drops handshakes beyond its limit.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,12 +20,50 @@ use polyrail_admin::TunnelCounts;
 use polyrail_config::CloudConfig;
 use polyrail_identity::{SystemClock, TlsIdentity};
 use polyrail_model::TunnelMode;
-use polyrail_relay::{AcceptGate, Label, LogLimiter, Relay};
+use polyrail_relay::{AcceptGate, Label, LogLimiter, Relay, Workers};
 use polyrail_session::TunnelKey;
-use polyrail_tunnel::quic::ServerOptions;
-use polyrail_tunnel::{SocketOptions, quic, tls};
+use polyrail_tunnel::quic::{Group, ServerOptions, Stray};
+use polyrail_tunnel::tls::Sessions;
+use polyrail_tunnel::{Parcel, SocketOptions, Tunnel, quic, tls};
 
 use crate::congestion::Congestion;
+
+/// The place of a worker's listeners among those of all workers, and their shared keys.
+#[derive(Clone, Debug)]
+pub(crate) struct Seat {
+    pub(crate) workers: Workers,
+    /// For each address.
+    groups: Vec<Group>,
+    sessions: Sessions,
+}
+
+impl Seat {
+    /// The seats of so many workers, for so many addresses.
+    pub(crate) fn of_all(count: usize, addresses: usize) -> Vec<Self> {
+        let workers = u8::try_from(count).unwrap_or(u8::MAX);
+        let groups: Vec<Vec<Group>> =
+            (0..addresses).map(|_| Group::of(workers).collect()).collect();
+        let sessions = Sessions::default();
+        let seat = |own: usize| Self {
+            workers: Workers { own, count },
+            groups: groups.iter().map(|group| group[own].clone()).collect(),
+            sessions: sessions.clone(),
+        };
+        (0..usize::from(workers)).map(seat).collect()
+    }
+
+    /// This worker's part of a limit of the process.
+    pub(crate) fn part(&self, limit: usize) -> usize {
+        (limit / self.workers.count).max(1)
+    }
+
+    fn listen(&self, address: SocketAddr) -> io::Result<tls::Listener> {
+        match self.workers {
+            Workers { count: 1, .. } => tls::Listener::bind(address),
+            Workers { own, .. } => tls::Listener::bind_shared(address, own == 0),
+        }
+    }
+}
 
 /// All listening sockets.
 pub(crate) struct Listeners {
@@ -34,6 +72,8 @@ pub(crate) struct Listeners {
     /// The congestion control of new connections.
     congestion: Option<String>,
     udp: Vec<Udp>,
+    /// The maximum number of handshakes over TCP.
+    handshakes_max: usize,
     woken: Vec<Token>,
     unregistered: Unregistered,
 }
@@ -63,24 +103,28 @@ impl Listeners {
         identity: &TlsIdentity,
         congestion: &Congestion,
         registry: &Registry,
+        seat: &Seat,
     ) -> anyhow::Result<Self> {
         let clock = Arc::new(SystemClock);
         let usual = congestion.usual.clone();
         let options = SocketOptions { congestion: usual.clone(), ..SocketOptions::default() };
-        let server = tls::Server::new(identity.clone(), options, clock.clone())?;
+        let (sessions, own) = (seat.sessions.clone(), identity.clone());
+        let server = tls::Server::with_sessions(own, options, clock.clone(), sessions)?;
         let (mut tcp, mut udp) = (Vec::new(), Vec::new());
         for (index, address) in config.listen.iter().enumerate() {
             if config.common.mode.allows_tls() {
-                let listener = tls::Listener::bind(*address)
+                let listener = seat
+                    .listen(*address)
                     .with_context(|| format!("cannot listen on TCP {address} (listen)"))?;
                 let source = &mut SourceFd(&listener.as_raw_fd());
                 registry.register(source, Token(TCP + index), Interest::READABLE)?;
                 tcp.push((listener, AcceptGate::default()));
             }
             if config.common.mode.allows_quic() {
-                let options = quic_options(config, congestion);
+                let options = quic_options(config, congestion, seat);
+                let (own, group) = (identity.clone(), seat.groups[index].clone());
                 let listener =
-                    quic::Listener::bind(*address, identity.clone(), options, clock.clone())
+                    quic::Listener::bind_in(group, *address, own, options, clock.clone())
                         .with_context(|| format!("cannot listen on UDP {address} (listen)"))?;
                 let both = Interest::READABLE | Interest::WRITABLE;
                 let source = &mut SourceFd(&listener.as_raw_fd());
@@ -89,7 +133,35 @@ impl Listeners {
             }
         }
         let (woken, unregistered) = (Vec::new(), Unregistered::default());
-        Ok(Self { tcp, server, congestion: usual, udp, woken, unregistered })
+        let handshakes_max = seat.part(tls::HANDSHAKES_MAX);
+        Ok(Self { tcp, server, congestion: usual, udp, handshakes_max, woken, unregistered })
+    }
+
+    /// Unpacks a tunnel that has moved from another worker; `None` if its listener is missing.
+    pub(crate) fn unpack(&mut self, now: Instant, parcel: Parcel) -> Option<Box<dyn Tunnel>> {
+        match parcel {
+            Parcel::Whole(tunnel) => Some(tunnel),
+            Parcel::Quic { listener, contents } => {
+                self.listener_at(listener)?.unpack(now, contents)
+            }
+        }
+    }
+
+    /// Takes datagrams that another worker has handed over.
+    pub(crate) fn take_in(&mut self, now: Instant, stray: Stray) {
+        if let Some(listener) = self.listener_at(stray.listener) {
+            listener.take_in(now, stray);
+        }
+    }
+
+    /// Datagrams for other workers.
+    pub(crate) fn take_strays(&mut self) -> impl Iterator<Item = Stray> {
+        self.udp.iter_mut().flat_map(|udp| udp.listener.take_strays())
+    }
+
+    fn listener_at(&mut self, address: SocketAddr) -> Option<&mut quic::Listener> {
+        let mut listeners = self.udp.iter_mut().map(|udp| &mut udp.listener);
+        listeners.find(|listener| listener.local_addr() == address)
     }
 
     /// Handles an event of the poll; returns false if the token is not a listener's.
@@ -179,14 +251,15 @@ impl Listeners {
     }
 
     fn accept(&mut self, now: Instant, relay: &mut Relay, congestion: &Congestion) {
+        let max = self.handshakes_max;
         for (listener, gate) in &mut self.tcp {
             for _ in 0..ACCEPTS_PER_TURN {
-                if gate.is_open(now) && !make_room(now, relay) {
+                if gate.is_open(now) && !make_room(now, relay, max) {
                     gate.pause_if_open(now);
                     break;
                 }
                 let Some((socket, peer)) = gate.take(now, || listener.accept()) else { break };
-                if !make_room_for(now, relay, peer.ip()) {
+                if !make_room_for(now, relay, peer.ip(), max) {
                     tracing::debug!(%peer, "too many handshakes with this address");
                     continue;
                 }
@@ -214,8 +287,8 @@ impl Listeners {
 }
 
 /// Whether one more handshake over TCP may start; closes the oldest one if necessary.
-fn make_room(now: Instant, relay: &mut Relay) -> bool {
-    if relay.handshaking(TunnelMode::Tls) < tls::HANDSHAKES_MAX {
+fn make_room(now: Instant, relay: &mut Relay, max: usize) -> bool {
+    if relay.handshaking(TunnelMode::Tls) < max {
         return true;
     }
     let Some(oldest) = relay.oldest_handshake(TunnelMode::Tls) else { return true };
@@ -224,9 +297,9 @@ fn make_room(now: Instant, relay: &mut Relay) -> bool {
 
 /// Whether one more handshake over TCP with this address may start; closes its oldest one if
 /// necessary.
-fn make_room_for(now: Instant, relay: &mut Relay, address: IpAddr) -> bool {
+fn make_room_for(now: Instant, relay: &mut Relay, address: IpAddr, max: usize) -> bool {
     let (count, oldest) = relay.handshakes_of(TunnelMode::Tls, address);
-    if count < tls::HANDSHAKES_MAX / ADDRESS_SHARE {
+    if count < max.div_ceil(ADDRESS_SHARE) {
         return true;
     }
     oldest.is_none_or(|oldest| replace(now, relay, oldest))
@@ -242,12 +315,12 @@ fn replace(now: Instant, relay: &mut Relay, oldest: TunnelKey) -> bool {
     true
 }
 
-fn quic_options(config: &CloudConfig, congestion: &Congestion) -> ServerOptions {
+fn quic_options(config: &CloudConfig, congestion: &Congestion, seat: &Seat) -> ServerOptions {
     ServerOptions {
         congestion: congestion.quic.clone(),
         carrier_congestion: congestion.quic_by_carrier.clone(),
-        half_open_max: config.tunnel.half_open_max,
-        retry_above: config.tunnel.retry_above,
+        half_open_max: seat.part(config.tunnel.half_open_max),
+        retry_above: config.tunnel.retry_above / seat.workers.count,
         server_id: config.tunnel.server_id,
         ..ServerOptions::default()
     }

@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 
 use polyrail_admin::metrics::{CloudCounts, MetricsSnapshot};
 use polyrail_admin::{
-    AdminError, AdminEvent, DrainState, ErrorCode, FlowState, PathChange, PathState, Snapshot,
-    UserState,
+    AdminError, DrainState, ErrorCode, FlowState, PathChange, PathState, Snapshot, UserState,
 };
 use polyrail_config::{CloudConfig, CloudTables};
 use polyrail_daemon::{Daemon, Operate, Refusals, start};
@@ -46,10 +45,7 @@ impl Operate for Cloud {
         let sessions = relay.endpoint_ref().status().sessions;
         let flows = sessions.iter().map(|session| session.flows as u64);
         let state = self.drain_state(flows);
-        let state = state.ok_or_else(|| AdminError::refused("the daemon is shutting down"))?;
-        self.daemon
-            .publish(AdminEvent::Draining { flows: state.flows, ends_in_s: state.ends_in_s });
-        Ok(state)
+        state.ok_or_else(|| AdminError::refused("the daemon is shutting down"))
     }
 
     fn measure(&self, now: Instant, metrics: &mut MetricsSnapshot) {
@@ -67,6 +63,8 @@ impl Operate for Cloud {
             dials_failed: self.failed_dials.counts(),
             reports: self.reports.received(now, |session| self.gateway_of(session)),
             reports_ignored: self.reports.ignored(),
+            handed_over: self.post.counts(),
+            workers: 1,
         });
     }
 

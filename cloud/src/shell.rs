@@ -1,4 +1,4 @@
-//! The cloud daemon around the relay: listeners, dials, signals.
+//! A cloud's worker around its relay: listeners, dials, signals. [`run`](crate::run) starts them.
 //!
 //! The session reports a flow as `Opened`, the dialer resolves, checks the access list and
 //! connects, and the connection becomes the flow's leg. Until then the session buffers the
@@ -16,21 +16,14 @@ use std::time::Instant;
 
 use anyhow::Context;
 use mio::event::Event as Readiness;
-use mio::{Poll, Registry, Token};
+use mio::{Registry, Token};
+use polyrail_admin::AdminEvent;
 use polyrail_admin::metrics::REPORT;
-use polyrail_admin::{AdminEvent, AdminOptions, StartOptions};
 use polyrail_config::{CloudConfig, CloudTables};
-use polyrail_daemon::start::{
-    linkdb_probe, linkdb_settings, prepare_process, random, relay_settings, session_settings,
-    signals, start_linkdb,
-};
-use polyrail_daemon::{Certificates, Daemon, Refusals, Refused, Supervisor, Survey};
-use polyrail_identity::TlsIdentity;
-use polyrail_model::{Bitrate, Destination, Families, Identity, NodeRole, TunnelMode, UserId};
-use polyrail_relay::{LogLimiter, Relay, RelayEvent, Shell, Shutdown};
-use polyrail_session::{
-    Endpoint, Event, FlowKey, PathReport, ResetReason, SessionKey, Settings, TunnelKey,
-};
+use polyrail_daemon::{Daemon, Refusals, Refused, Survey};
+use polyrail_model::{Bitrate, Destination, Families, Identity, TunnelMode, UserId};
+use polyrail_relay::{LogLimiter, MovingTunnel, Relay, RelayEvent, Shell};
+use polyrail_session::{Event, FlowKey, PathReport, ResetReason, SessionKey, TunnelKey};
 use polyrail_tunnel::CloseReason;
 
 use crate::access::AccessList;
@@ -42,80 +35,12 @@ use crate::dial::{
     PARALLEL_MAX,
 };
 use crate::lines::Lines;
-use crate::listeners::Listeners;
+use crate::listeners::{Listeners, Seat};
 use crate::paths::{Paths, full_name};
-use crate::reach;
+use crate::post::{Letter, Post};
 use crate::reports::Reports;
 use crate::resolve::Resolver;
 use crate::speedtest::Speedtests;
-
-/// Runs the daemon until a signal ends it.
-///
-/// # Errors
-/// An error that the operator must correct before the daemon can start: certificates, addresses,
-/// threads.
-pub fn run(config: CloudConfig, start: StartOptions) -> anyhow::Result<()> {
-    let mut poll = Poll::new().context("no epoll")?;
-    let signals = signals(poll.registry(), SIGNALS)?;
-    let now = Instant::now();
-    let descriptors = prepare_process();
-    let identity = TlsIdentity::load(&config.common.tls.paths())?;
-    let families = reach::families(config.dial.families());
-    let reports = config.common.metrics.is_some();
-    let common = session_settings(&config.common);
-    let settings = Settings { families, reports, speedtests: true, ..common };
-    let endpoint = Endpoint::cloud(now, settings.clone(), random()?);
-    let relay_settings = relay_settings(&config.common);
-    let mut relay = Relay::new(poll.registry().try_clone()?, endpoint, relay_settings);
-    let name = identity.name().clone();
-    let (listen, mode) = (config.listen.clone(), config.common.mode);
-    let waker = Arc::new(mio::Waker::new(poll.registry(), WAKER)?);
-    let linkdb = config.common.linkdb.as_ref().map(|linkdb| {
-        let settings = linkdb_settings(linkdb, linkdb.shares());
-        start_linkdb(linkdb, settings, NodeRole::Cloud, name.as_str(), &waker)
-    });
-    let linkdb = linkdb.transpose()?;
-    // A cloud has no telemetry sources.
-    let probe = linkdb.as_ref().map(|linkdb| linkdb_probe(linkdb, Vec::new));
-    let options = AdminOptions {
-        config: config.clone(),
-        start,
-        waker: waker.clone(),
-        watch_links: false,
-        usage: None,
-        linkdb: probe,
-    };
-    let control = polyrail_admin::start(options).context("cannot start the control thread")?;
-    // Without descriptors dials wait, and the heaviest user sheds flows.
-    let flows_within = usize::MAX;
-    let daemon = Daemon {
-        config,
-        settings,
-        flows_within,
-        identity,
-        control,
-        linkdb,
-        shutdown: Shutdown::default(),
-        certificates: Certificates::default(),
-        supervisor: Supervisor::from_environment(),
-        signals,
-    };
-    let within = Descriptors::within(descriptors);
-    let mut cloud = Cloud::new(now, daemon, within, waker, poll.registry())?;
-    tracing::info!(
-        %name,
-        ?listen,
-        %mode,
-        ipv4 = families.v4,
-        ipv6 = families.v6,
-        descriptors,
-        "polyrail-cloud started"
-    );
-    cloud.daemon.supervisor.ready(Instant::now());
-    polyrail_relay::run(&mut poll, &mut relay, &mut cloud).context("the event loop failed")?;
-    tracing::info!("polyrail-cloud stopped");
-    Ok(())
-}
 
 pub(crate) fn access_list(config: &CloudConfig) -> AccessList {
     let ports: Vec<u16> = config.access.deny_ports.iter().map(|port| port.get()).collect();
@@ -160,22 +85,25 @@ pub(crate) struct Cloud {
     refused_lines: Lines,
     /// Bounds the number of sockets; beyond it, dials wait.
     descriptors: Descriptors,
+    /// The other workers.
+    pub(crate) post: Post,
 }
 
 impl Cloud {
-    fn new(
+    pub(crate) fn new(
         now: Instant,
         daemon: Daemon<CloudTables>,
         descriptors: Descriptors,
         waker: Arc<mio::Waker>,
         registry: &Registry,
+        (seat, post): (&Seat, Post),
     ) -> anyhow::Result<Self> {
         let config = &daemon.config;
         let (congestion, warnings) = Congestion::choose(config);
-        for warning in warnings {
+        for warning in warnings.into_iter().filter(|_| seat.workers.own == 0) {
             tracing::warn!("{warning}");
         }
-        let listeners = Listeners::open(config, &daemon.identity, &congestion, registry)?;
+        let listeners = Listeners::open(config, &daemon.identity, &congestion, registry, seat)?;
         let resolver = Resolver::start(waker).context("cannot start the resolver's thread")?;
         let dialing = dial_settings(config, daemon.settings.families);
         let access = access_list(config);
@@ -202,6 +130,7 @@ impl Cloud {
             refused_lines: Lines::default(),
             full: LogLimiter::default(),
             descriptors,
+            post,
         })
     }
 
@@ -436,6 +365,31 @@ impl Cloud {
         paths.look_at(now, relay, key, reason, |event| daemon.publish(event));
     }
 
+    /// Whether it accepts tunnels. A worker that has shut down does so for the others.
+    fn takes_tunnels(&self) -> bool {
+        let shutdown = &self.daemon.shutdown;
+        shutdown.takes_tunnels() || (shutdown.is_over() && !self.post.is_over())
+    }
+
+    fn on_letter(&mut self, now: Instant, relay: &mut Relay, letter: Letter) {
+        match letter {
+            Letter::Tunnel(tunnel) => {
+                let MovingTunnel { parcel, event, begun, .. } = *tunnel;
+                // It is dropped, and thereby closed.
+                if !self.daemon.shutdown.takes_tunnels() {
+                    return;
+                }
+                let Some(tunnel) = self.listeners.unpack(now, parcel) else { return };
+                if let Err(error) = relay.take_in(now, tunnel, event, begun) {
+                    tracing::warn!(%error, "cannot register a connection with epoll");
+                }
+            }
+            Letter::Datagrams(stray) => self.listeners.take_in(now, stray),
+            Letter::ShutDown => self.daemon.shutdown.begin(now, relay, SHUTDOWN),
+            Letter::Ping(_) => {}
+        }
+    }
+
     fn on_tunnel_closed(&mut self, now: Instant, relay: &Relay, event: &RelayEvent) {
         let RelayEvent::TunnelClosed { reason, peer, address, .. } = event else { return };
         if let CloseReason::PeerCertificate(_) = reason {
@@ -469,8 +423,15 @@ impl Cloud {
 impl Shell for Cloud {
     fn on_event(&mut self, now: Instant, relay: &mut Relay, event: &Readiness) {
         match event.token() {
-            SIGNALS => self.daemon.on_signals(now, relay, "the cloud is shutting down"),
+            SIGNALS => {
+                if self.daemon.on_signals(now, relay, SHUTDOWN) {
+                    self.post.shut_down();
+                }
+            }
             WAKER => {
+                while let Some(letter) = self.post.take() {
+                    self.on_letter(now, relay, letter);
+                }
                 self.dialer.on_wake(now);
                 polyrail_daemon::serve(self, now, relay);
                 if let Some(linkdb) = &mut self.daemon.linkdb {
@@ -520,6 +481,7 @@ impl Shell for Cloud {
                     tracing::warn!(gateway, address, %reason, suppressed, "closing a tunnel");
                 }
             }
+            RelayEvent::TunnelMoves(tunnel) => self.post.send_tunnel(tunnel),
             closed @ RelayEvent::TunnelClosed { .. } => self.on_tunnel_closed(now, relay, &closed),
         }
     }
@@ -527,7 +489,11 @@ impl Shell for Cloud {
     fn on_turn(&mut self, now: Instant, relay: &mut Relay) {
         self.datagrams.on_turn(now, relay);
         self.speedtests.on_turn(now, relay.endpoint());
-        self.listeners.on_turn(now, relay, &self.congestion, self.daemon.shutdown.takes_tunnels());
+        let takes_tunnels = self.takes_tunnels();
+        self.listeners.on_turn(now, relay, &self.congestion, takes_tunnels);
+        for stray in self.listeners.take_strays() {
+            self.post.send_datagrams(stray);
+        }
         if self.dialer.next_timeout().is_some_and(|at| at <= now) {
             self.dialer.on_timeout(now);
         }
@@ -539,14 +505,20 @@ impl Shell for Cloud {
         if let Some(linkdb) = &mut self.daemon.linkdb {
             linkdb.on_turn(now, relay, false);
         }
+        if self.daemon.supervisor.next_timeout().is_some_and(|at| at <= now) {
+            self.daemon.supervisor.withhold(!self.post.check());
+        }
         self.daemon.on_turn(now, relay);
+        if self.daemon.shutdown.is_over() {
+            self.post.end();
+        }
         if self.paths.is_due(now) {
             self.look_at_paths(now, relay);
         }
     }
 
     fn next_timeout(&self, now: Instant, _relay: &Relay) -> Option<Instant> {
-        let accepts = self.listeners.next_timeout(now, self.daemon.shutdown.takes_tunnels());
+        let accepts = self.listeners.next_timeout(now, self.takes_tunnels());
         let others = [
             self.dialer.next_timeout(),
             self.datagrams.next_timeout(now),
@@ -558,13 +530,15 @@ impl Shell for Cloud {
     }
 
     fn is_over(&self) -> bool {
-        self.daemon.shutdown.is_over()
+        self.post.is_over()
     }
 }
 
-const SIGNALS: Token = Token(0);
-/// Shared by the resolver, the control thread and LinkDB.
-const WAKER: Token = Token(1);
+/// Why peers lose their sessions when a signal ends the cloud.
+const SHUTDOWN: &str = "the cloud is shutting down";
+pub(crate) const SIGNALS: Token = Token(0);
+/// Shared by the resolver, the control thread, LinkDB and the other workers.
+pub(crate) const WAKER: Token = Token(1);
 /// Each binding has two.
 const DATAGRAMS: usize = 1 << 24;
 const DIALS: Range<usize> = 1024..1024 + PARALLEL_MAX * DIALS_MAX;

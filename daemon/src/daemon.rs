@@ -39,22 +39,25 @@ pub struct Daemon<C: Tables> {
 
 impl<C: Tables> Daemon<C> {
     /// Handles pending signals: SIGTERM and SIGINT shut down, SIGHUP reloads. `reason` is sent to
-    /// the peers.
+    /// the peers. Returns whether there was one to shut down.
     ///
     /// # Panics
     /// On SIGUSR1, so that an operator can try what a defect would cause.
-    pub fn on_signals(&mut self, now: Instant, relay: &mut Relay, reason: &str) {
+    pub fn on_signals(&mut self, now: Instant, relay: &mut Relay, reason: &str) -> bool {
+        let mut shuts_down = false;
         for signal in self.signals.pending() {
             match signal {
                 SIGTERM | SIGINT => {
                     self.supervisor.stopping();
                     self.shutdown.begin(now, relay, reason);
+                    shuts_down = true;
                 }
                 SIGHUP => self.control.request_reload(),
                 SIGUSR1 => panic!("requested by SIGUSR1"),
                 _ => {}
             }
         }
+        shuts_down
     }
 
     /// Runs due work of the shutdown, the watchdog and the check of the peers' certificates; called

@@ -83,7 +83,7 @@ pub fn users(
         complete(session, user, &mut state);
         state
     };
-    UserPage { users: places.iter().map(state).collect(), next }
+    UserPage { users: places.iter().map(state).collect(), next, places }
 }
 
 /// The session to which a list is restricted; `None` if the gateway is unknown.
@@ -244,7 +244,7 @@ mod tests {
         };
         let (mut after, mut all) = (None, Vec::new());
         loop {
-            let UserPage { users, next } =
+            let UserPage { users, next, .. } =
                 page(UsersQuery { limit: 5, after, ..UsersQuery::default() });
             all.extend(users);
             after = next;

@@ -14,7 +14,8 @@ use polyrail_relay::{Foresight, RelaySettings};
 use polyrail_session::Settings;
 use ring::rand::{SecureRandom, SystemRandom};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
-use signal_hook_mio::v1_0::Signals;
+/// The signals that a daemon handles.
+pub use signal_hook_mio::v1_0::Signals;
 
 /// Installs the signal handlers and registers them. Call it first: a SIGHUP that arrives earlier
 /// ends the process.
@@ -25,6 +26,14 @@ pub fn signals(registry: &Registry, token: Token) -> anyhow::Result<Signals> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1])?;
     registry.register(&mut signals, token, Interest::READABLE)?;
     Ok(signals)
+}
+
+/// No signals, for a worker besides the first.
+///
+/// # Errors
+/// The system has no descriptors left.
+pub fn no_signals() -> anyhow::Result<Signals> {
+    Ok(Signals::new::<_, i32>([])?)
 }
 
 /// Logs panics from now on, raises the limit of open files, and logs kernel settings that need
@@ -38,8 +47,8 @@ pub fn prepare_process() -> u64 {
 }
 
 /// Logs a panic. A panic of the data plane's thread then ends the process, because it unwinds
-/// `main`. The threads of [`INTERCEPTION`] serve users' flows as well, so their panics abort the
-/// process. The others handle their panics themselves.
+/// `main`. The threads of [`INTERCEPTION`] and [`WORKER`] serve users' flows as well, so their
+/// panics abort the process. The others handle their panics themselves.
 fn on_panic(panic: &PanicHookInfo<'_>) {
     let payload = panic.payload();
     let text = payload.downcast_ref::<String>().map(String::as_str);
@@ -49,7 +58,7 @@ fn on_panic(panic: &PanicHookInfo<'_>) {
     let thread = std::thread::current();
     let name = thread.name().unwrap_or("unnamed");
     tracing::error!(thread = name, place, reason, "thread panicked");
-    if name.starts_with(INTERCEPTION) {
+    if name.starts_with(INTERCEPTION) || name.starts_with(WORKER) {
         std::process::abort();
     }
 }
@@ -103,11 +112,29 @@ pub fn start_linkdb(
     name: &str,
     waker: &Arc<Waker>,
 ) -> anyhow::Result<Foresight> {
+    start_linkdb_for(config, settings, (role, name), waker, &[]).map(|(first, _)| first)
+}
+
+/// The same for the data planes of several workers (cloud), each with its waker. The first handle
+/// must be dropped last.
+///
+/// # Errors
+/// As [`start_linkdb`].
+pub fn start_linkdb_for(
+    config: &LinkDbConfig,
+    settings: LinkDbSettings,
+    (role, name): (NodeRole, &str),
+    waker: &Arc<Waker>,
+    others: &[Arc<Waker>],
+) -> anyhow::Result<(Foresight, Vec<Foresight>)> {
     let seed = u64::from_ne_bytes(random()?);
     let notify = polyrail_relay::notify(waker.clone());
+    let others = others.iter().map(|waker| polyrail_relay::notify(waker.clone())).collect();
     let (name, path) = (name.to_owned(), Some(config.path.clone()));
     let options = Options { role, name, path, settings, seed, notify };
-    Ok(Foresight::new(Worker::start(options).context("cannot start the LinkDB thread")?))
+    let started = Worker::start_with(options, others);
+    let (first, others) = started.context("cannot start the LinkDB thread")?;
+    Ok((Foresight::new(first), others.into_iter().map(Foresight::new).collect()))
 }
 
 /// Answers `GET /v1/linkdb` from LinkDB and the telemetry sources.
@@ -125,4 +152,6 @@ pub fn linkdb_probe(
 
 /// The prefix of the names of a gateway's threads without which it does not serve users.
 const INTERCEPTION: &str = "interception";
+/// The prefix of the names of a cloud's further workers.
+pub const WORKER: &str = "worker-";
 const DAY: Duration = Duration::from_secs(86_400);

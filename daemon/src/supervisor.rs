@@ -20,6 +20,8 @@ pub struct Supervisor {
     every: Option<Duration>,
     /// When the next keep-alive is due; `None` before the daemon is ready.
     due: Option<Instant>,
+    /// A part of the daemon does not answer: no keep-alive is sent.
+    is_withheld: bool,
 }
 
 impl Supervisor {
@@ -47,7 +49,12 @@ impl Supervisor {
         socket.connect_addr(&address)?;
         socket.set_nonblocking(true)?;
         let every = timeout.map(|timeout| timeout / KEEP_ALIVES_PER_TIMEOUT);
-        Ok(Self { socket: Some(socket), every: every.filter(|every| !every.is_zero()), due: None })
+        Ok(Self {
+            socket: Some(socket),
+            every: every.filter(|every| !every.is_zero()),
+            due: None,
+            is_withheld: false,
+        })
     }
 
     /// The daemon has started; the data plane's loop runs from now on.
@@ -61,10 +68,17 @@ impl Supervisor {
         self.send("STOPPING=1");
     }
 
+    /// Withholds keep-alives, or sends them again.
+    pub fn withhold(&mut self, is_withheld: bool) {
+        self.is_withheld = is_withheld;
+    }
+
     /// Sends a keep-alive if one is due.
     pub fn on_turn(&mut self, now: Instant) {
         if self.due.is_some_and(|due| due <= now) {
-            self.send("WATCHDOG=1");
+            if !self.is_withheld {
+                self.send("WATCHDOG=1");
+            }
             self.due = self.every.map(|every| now + every);
         }
     }
@@ -116,6 +130,12 @@ mod tests {
         assert_eq!(heard(), "");
         daemon.on_turn(at(4));
         assert_eq!((heard().as_str(), daemon.next_timeout()), ("WATCHDOG=1", Some(at(7))));
+        daemon.withhold(true);
+        daemon.on_turn(at(7));
+        assert_eq!((heard().as_str(), daemon.next_timeout()), ("", Some(at(10))), "withheld");
+        daemon.withhold(false);
+        daemon.on_turn(at(10));
+        assert_eq!(heard(), "WATCHDOG=1");
         daemon.stopping();
         assert_eq!(heard(), "STOPPING=1");
     }

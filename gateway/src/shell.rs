@@ -494,6 +494,8 @@ impl Shell for Gateway {
                 self.refuse(now, relay, peer, refused, &reason.to_string());
             }
             RelayEvent::FlowRefused { .. } => {}
+            // A gateway has one worker.
+            RelayEvent::TunnelMoves(_) => {}
             RelayEvent::TunnelUp { tunnel, established } => {
                 tracing::debug!(
                     serial = established.serial,

@@ -24,8 +24,12 @@ pub fn path(socket: &Path, carrier: &str) -> Result<Value> {
 
 /// Enables or disables a carrier.
 pub fn enable(socket: &Path, carrier: &str, enabled: bool) -> Result<()> {
-    let body = format!("{{\"enabled\":{enabled}}}");
-    request(socket, "PUT", &format!("/v1/paths/{carrier}"), &body).map(|_| ())
+    change(socket, carrier, &format!("{{\"enabled\":{enabled}}}"))
+}
+
+/// Changes a carrier.
+pub fn change(socket: &Path, carrier: &str, change: &str) -> Result<()> {
+    request(socket, "PUT", &format!("/v1/paths/{carrier}"), change).map(|_| ())
 }
 
 /// Users' bytes received over a path, copies included.

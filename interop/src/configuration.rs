@@ -45,6 +45,11 @@ impl Configuration {
         file.set_identity(keys, CLOUD_NAME);
         file.set("listen", strings([format!("[::]:{CLOUD_PORT}")]));
         file.set("access.allow", strings(OPENED));
+        // All scenarios with clouds of several workers.
+        if let Some(workers) = std::env::var("POLYRAIL_WORKERS").ok().and_then(|n| n.parse().ok()) {
+            let workers: i64 = workers;
+            file.set("workers", workers);
+        }
         file
     }
 

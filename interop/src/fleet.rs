@@ -52,6 +52,11 @@ pub struct Fleet {
 impl Fleet {
     /// Starts everything, and waits until each gateway serves over the first cloud.
     pub fn start() -> Result<Fleet> {
+        Self::with_workers(1)
+    }
+
+    /// The same with clouds of so many workers.
+    pub fn with_workers(workers: i64) -> Result<Fleet> {
         let programs = Programs::find()?;
         let lab = Lab::new()?;
         let plans = ["alpha", "beta"].map(|name| CarrierPlan {
@@ -65,7 +70,7 @@ impl Fleet {
             Fleet { gateways: Vec::new(), clouds: Vec::new(), carriers, emulator, lab, programs };
         for (cloud, name) in CLOUDS.into_iter().enumerate() {
             keys.issue_cloud(name)?;
-            fleet.configure_cloud(&keys, cloud)?;
+            fleet.configure_cloud(&keys, cloud, workers)?;
             fleet.clouds.push(fleet.spawn(Side::Cloud, cloud)?);
         }
         for gateway in 0..GATEWAYS {
@@ -77,8 +82,9 @@ impl Fleet {
         Ok(fleet)
     }
 
-    fn configure_cloud(&self, keys: &Keys, cloud: usize) -> Result<()> {
+    fn configure_cloud(&self, keys: &Keys, cloud: usize, workers: i64) -> Result<()> {
         let mut file = Configuration::cloud(keys.folder());
+        file.set("workers", workers);
         file.set_identity(keys.folder(), CLOUDS[cloud]);
         file.set("listen", strings([format!("[::]:{}", port(cloud))]));
         file.set("admin.socket", self.socket(Side::Cloud, cloud).display().to_string());

@@ -20,6 +20,7 @@ pub mod bench_linkdb;
 pub mod bench_operate;
 pub mod bench_tunnel;
 pub mod bench_udp;
+pub mod bench_workers;
 mod bulk;
 pub mod carrier;
 pub mod client;

@@ -10,8 +10,8 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 use polyrail_interop::bench::Suite;
 use polyrail_interop::{
-    attack, bench, bench_linkdb, bench_operate, bench_tunnel, bench_udp, demo, matrix, rail, soak,
-    trials,
+    attack, bench, bench_linkdb, bench_operate, bench_tunnel, bench_udp, bench_workers, demo,
+    matrix, rail, soak, trials,
 };
 
 /// Polyrail's programs over emulated carriers; needs root, or user namespaces.
@@ -42,6 +42,8 @@ enum Command {
     BenchLinkdb(Selection),
     /// Measure failover between clouds, drains and blackouts
     BenchOperate(Selection),
+    /// Compare clouds of one and two workers, and serve many gateways
+    BenchWorkers(Selection),
     /// Attack the daemons as a passenger and as a gateway, and measure how others fare
     Attack(Selection),
     /// Play the same trips with Polyrail and with its rivals, in real time
@@ -96,6 +98,7 @@ fn run(command: Command) -> Result<()> {
         Command::BenchUdp(selection) => measure(&bench_udp::SUITE, selection),
         Command::BenchLinkdb(selection) => measure(&bench_linkdb::SUITE, selection),
         Command::BenchOperate(selection) => measure(&bench_operate::SUITE, selection),
+        Command::BenchWorkers(selection) => measure(&bench_workers::SUITE, selection),
         Command::Attack(selection) => measure(&attack::SUITE, selection),
         Command::Rail(options) => rail::run(&options),
         Command::Smoke => bench::smoke(&SUITES),
@@ -109,7 +112,7 @@ fn run(command: Command) -> Result<()> {
 }
 
 /// The longest smoke runs first.
-const SUITES: [Suite; 7] = [
+const SUITES: [Suite; 8] = [
     soak::SUITE,
     bench_operate::SUITE,
     bench_linkdb::SUITE,
@@ -117,4 +120,5 @@ const SUITES: [Suite; 7] = [
     bench::SUITE,
     attack::SUITE,
     bench_udp::SUITE,
+    bench_workers::SUITE,
 ];

@@ -9,6 +9,14 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionKey(pub u64);
 
+impl SessionKey {
+    /// The worker that has the session: `workers` endpoints of one process number their sessions
+    /// interleaved, from 1.
+    pub fn worker(self, workers: usize) -> usize {
+        (self.0.saturating_sub(1) % workers.max(1) as u64) as usize
+    }
+}
+
 /// A path of one session: one connection of one carrier.
 ///
 /// The number is the counter of the HELLO or JOIN that brought the path up, so it is the same on

@@ -6,6 +6,8 @@ use polyrail_model::{Bitrate, Identity};
 use polyrail_session::{Event, FlowKey, ResetReason, TunnelKey};
 use polyrail_tunnel::{CloseReason, Established};
 
+use crate::MovingTunnel;
+
 /// An event for the daemon.
 #[derive(Debug)]
 pub enum RelayEvent {
@@ -55,6 +57,11 @@ pub enum RelayEvent {
         /// A newer tunnel of its carrier has taken over.
         superseded: bool,
     },
+    /// A tunnel is removed, because another worker owns its peer; [`Relay::take_in`] of that
+    /// worker's relay follows.
+    ///
+    /// [`Relay::take_in`]: crate::Relay::take_in
+    TunnelMoves(MovingTunnel),
     /// A tunnel is closed and removed.
     TunnelClosed {
         /// The tunnel.

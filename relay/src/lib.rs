@@ -43,6 +43,7 @@ mod suspicion;
 mod traffic;
 mod tunnels;
 mod turn_times;
+mod workers;
 
 pub use accept::AcceptGate;
 pub use binding_use::BindingUse;
@@ -65,6 +66,7 @@ pub use slot::{Label, SAMPLE_EVERY, TunnelView};
 pub use suspicion::Suspicion;
 pub use traffic::Traffic;
 pub use turn_times::{TURN_BOUNDS, TurnTimes};
+pub use workers::{MovingTunnel, Workers};
 
 #[cfg(test)]
 mod tests;

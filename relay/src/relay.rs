@@ -13,7 +13,7 @@ use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
 use polyrail_model::{Bytes, FlowId, FlowKind, FlowName, Identity, PathWish, TunnelMode};
 use polyrail_session::{Endpoint, Event, FlowKey, FlowPhase, ResetReason, SessionKey, TunnelKey};
-use polyrail_tunnel::{Tunnel, TunnelDrops};
+use polyrail_tunnel::{Tunnel, TunnelDrops, TunnelEvent};
 use slab::Slab;
 
 use crate::leg::{Leg, Served};
@@ -21,7 +21,7 @@ use crate::leg_buffers::LegBuffers;
 use crate::pending_reset::PendingResets;
 use crate::traffic::{Traffic, TrafficTotals};
 use crate::tunnels::Tunnels;
-use crate::{Label, RelayEvent, TunnelView, TurnTimes};
+use crate::{Label, RelayEvent, TunnelView, TurnTimes, Workers};
 
 /// Tokens below this belong to the daemon.
 pub const SHELL_TOKENS: usize = 1 << 32;
@@ -120,6 +120,29 @@ impl Relay {
     /// The poll refuses the tunnel's socket.
     pub fn add_tunnel(&mut self, tunnel: Box<dyn Tunnel>, label: Label) -> io::Result<TunnelKey> {
         self.tunnels.add(&self.registry, TUNNEL_TOKENS, tunnel, label)
+    }
+
+    /// This relay is that of one of several workers: tunnels of peers that another one owns leave
+    /// it by [`RelayEvent::TunnelMoves`].
+    pub fn set_workers(&mut self, workers: Workers) {
+        self.tunnels.set_workers(workers);
+    }
+
+    /// Adds a tunnel that has moved from another worker's relay, and acts on its event. `begun` is
+    /// when it was added there.
+    ///
+    /// # Errors
+    /// The poll refuses the tunnel's socket.
+    pub fn take_in(
+        &mut self,
+        now: Instant,
+        tunnel: Box<dyn Tunnel>,
+        event: TunnelEvent,
+        begun: Instant,
+    ) -> io::Result<TunnelKey> {
+        let key = self.add_tunnel(tunnel, Label::default())?;
+        self.tunnels.welcome(now, &mut self.endpoint, key, event, begun);
+        Ok(key)
     }
 
     /// The operator wants the paths of a carrier used in another way (gateway).

@@ -6,6 +6,7 @@ mod early;
 mod shared;
 mod shutdown;
 mod traffic;
+mod workers;
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};

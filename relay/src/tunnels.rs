@@ -14,7 +14,7 @@ use polyrail_tunnel::{CloseReason, Early, Established, Tunnel, TunnelDrops, Tunn
 
 use crate::handshakes::Handshakes;
 use crate::slot::{SAMPLE_EVERY, Slot, Stage};
-use crate::{Label, RelayEvent, TunnelView};
+use crate::{Label, MovingTunnel, RelayEvent, TunnelView, Workers};
 
 #[derive(Debug, Default)]
 pub(crate) struct Tunnels {
@@ -31,6 +31,7 @@ pub(crate) struct Tunnels {
     /// The datagrams that removed tunnels had dropped.
     drops: TunnelDrops,
     events: Vec<RelayEvent>,
+    workers: Workers,
 }
 
 /// Counts of one mode.
@@ -58,6 +59,30 @@ impl Tunnels {
         self.slots.insert(key, slot);
         self.touch(key);
         Ok(TunnelKey(key))
+    }
+
+    pub(crate) fn set_workers(&mut self, workers: Workers) {
+        self.workers = workers;
+    }
+
+    /// Acts on the event with which a tunnel has moved here.
+    pub(crate) fn welcome(
+        &mut self,
+        now: Instant,
+        endpoint: &mut Endpoint,
+        TunnelKey(key): TunnelKey,
+        event: TunnelEvent,
+        begun: Instant,
+    ) {
+        if let Some(slot) = self.slots.get_mut(&key) {
+            slot.begun = begun;
+        }
+        match event {
+            TunnelEvent::Early(early) => self.on_early(now, endpoint, key, early),
+            TunnelEvent::Up(established) => self.on_up(now, endpoint, key, established),
+            // It does not move.
+            TunnelEvent::Closed(_) => {}
+        }
     }
 
     /// Tunnels of a mode in their handshake, including those in early data.
@@ -300,6 +325,12 @@ impl Tunnels {
         while let Some(slot) = self.slots.get_mut(&key)
             && let Some(event) = slot.tunnel.poll_event()
         {
+            if slot.stage == Stage::Handshaking
+                && let Some(to) = self.workers.goes_to(&event)
+            {
+                self.hand_over(registry, key, to, event);
+                return true;
+            }
             match event {
                 TunnelEvent::Early(early) => self.on_early(now, endpoint, key, early),
                 TunnelEvent::Up(established) => self.on_up(now, endpoint, key, established),
@@ -409,6 +440,24 @@ impl Tunnels {
             peer,
             address,
         });
+    }
+
+    /// Removes a tunnel that the session does not know, because another worker owns its peer.
+    fn hand_over(&mut self, registry: &Registry, key: usize, to: usize, event: TunnelEvent) {
+        let Some(slot) = self.slots.remove(&key) else { return };
+        let Slot { mut tunnel, begun, mode, timer, .. } = slot;
+        // A failed socket may be unregistered already.
+        let _ = tunnel.deregister(registry);
+        if let Some(at) = timer {
+            self.timers.remove(&(at, key));
+        }
+        if let Some(counts) = self.counts.get_mut(&mode) {
+            counts.all -= 1;
+            counts.handshaking.end(key);
+        }
+        if let Some(parcel) = tunnel.pack(to) {
+            self.events.push(RelayEvent::TunnelMoves(MovingTunnel { to, parcel, event, begun }));
+        }
     }
 
     fn settle_room(&mut self, endpoint: &mut Endpoint, key: usize) {

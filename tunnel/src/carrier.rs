@@ -138,8 +138,9 @@ pub(crate) fn open(
 }
 
 /// Opens and binds a socket for peers; an IPv6 wildcard address takes IPv4 as well, and becomes the
-/// IPv4 wildcard on a host without IPv6.
-pub(crate) fn bind(address: SocketAddr, kind: Type) -> io::Result<Socket> {
+/// IPv4 wildcard on a host without IPv6. With `shared`, other sockets of this user that want it too
+/// can be bound to the same address (`SO_REUSEPORT`).
+pub(crate) fn bind(address: SocketAddr, kind: Type, shared: bool) -> io::Result<Socket> {
     let open =
         |address| Socket::new(Domain::for_address(address), kind.nonblocking().cloexec(), None);
     let wildcard = SocketAddr::from((Ipv6Addr::UNSPECIFIED, address.port()));
@@ -156,6 +157,9 @@ pub(crate) fn bind(address: SocketAddr, kind: Type) -> io::Result<Socket> {
     if kind == Type::STREAM {
         // A restart must not wait for the old connections' TIME_WAIT.
         socket.set_reuse_address(true)?;
+    }
+    if shared {
+        socket.set_reuse_port(true)?;
     }
     socket.bind(&address.into())?;
     Ok(socket)

@@ -31,4 +31,4 @@ pub use kernel::unacknowledged;
 pub use network::network;
 pub use polyrail_congestion::Knowledge;
 pub use receive_buffer::freeze_receive_buffer;
-pub use tunnel::{CONTROL_EXCESS, Early, Established, FRAMES_MAX, Tunnel, TunnelEvent};
+pub use tunnel::{CONTROL_EXCESS, Early, Established, FRAMES_MAX, Parcel, Tunnel, TunnelEvent};

@@ -1,5 +1,6 @@
 //! The trait that every tunnel implements, and the values that cross it.
 
+use std::any::Any;
 use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -124,6 +125,12 @@ pub trait Tunnel {
     /// Starts from what an earlier connection over the same carrier knew (RFC 9959).
     fn resume(&mut self, _now: Instant, _known: Knowledge) {}
 
+    /// Packs it for the event loop of another worker of this process. It must not be registered any
+    /// more; its last event may be passed on with it. `None`: it cannot move, and is closed.
+    fn pack(self: Box<Self>, _worker: usize) -> Option<Parcel> {
+        None
+    }
+
     /// The datagrams that it has dropped so far.
     fn datagram_drops(&self) -> TunnelDrops;
 
@@ -132,6 +139,28 @@ pub trait Tunnel {
 
     /// The peer's end of the connection.
     fn peer_addr(&self) -> Option<SocketAddr>;
+}
+
+/// A tunnel on its way to another event loop.
+pub enum Parcel {
+    /// It has a socket of its own.
+    Whole(Box<dyn Tunnel + Send>),
+    /// It needs the other worker's listener.
+    Quic {
+        /// Where the listeners of both workers listen.
+        listener: SocketAddr,
+        /// For [`quic::Listener::unpack`](crate::quic::Listener::unpack).
+        contents: Box<dyn Any + Send>,
+    },
+}
+
+impl std::fmt::Debug for Parcel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Whole(_) => f.write_str("Whole"),
+            Self::Quic { listener, .. } => write!(f, "Quic({listener})"),
+        }
+    }
 }
 
 /// An event of a tunnel.

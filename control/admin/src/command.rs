@@ -56,7 +56,7 @@ pub enum AdminCommand<C: Tables> {
         /// Where the answer goes.
         reply: Reply<()>,
     },
-    /// Let all flows end, open no more, and end the daemon (cloud). The data plane publishes it.
+    /// Let all flows end, open no more, and end the daemon (cloud).
     Drain {
         /// When the remaining flows are reset.
         limit: Duration,

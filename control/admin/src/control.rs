@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::mpsc::{SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -13,15 +12,14 @@ use polyrail_identity::digest;
 use tokio::sync::{Semaphore, watch};
 
 use super::metrics::Scraped;
+use super::plane::{ANSWER_WAIT, Plane};
 use super::stream::Stream;
 use super::{
     API_VERSION, AdminCommand, AdminError, AdminEvent, ConfigState, DrainState, ErrorCode,
     FlowPage, FlowsQuery, LinkChange, LinkDbProbe, PathChange, PathState, PendingReply, Reply,
-    Snapshot, SpeedtestOrder, SpeedtestState, Status, Timestamp, UserPage, UsersQuery, process,
+    Snapshot, SpeedtestOrder, SpeedtestState, Status, Timestamp, UserPage, UsersQuery, merge,
+    process,
 };
-
-/// How long the data plane may take to answer.
-pub(super) const ANSWER_WAIT: Duration = Duration::from_secs(5);
 
 /// Additional wait, so that a command started in time is not reported as late.
 const GRACE: Duration = Duration::from_secs(2);
@@ -56,8 +54,10 @@ pub struct StartOptions {
 
 /// The state shared by the control thread's tasks.
 pub(crate) struct Control<C: Tables> {
-    pub(super) commands: SyncSender<AdminCommand<C>>,
-    pub(super) waker: Arc<mio::Waker>,
+    pub(super) plane: Plane<C>,
+    /// The data planes of further workers (cloud). They get the requests that the first one gets,
+    /// except those of a gateway.
+    pub(super) others: Vec<Plane<C>>,
     pub(super) stream: Stream,
     pub(super) start: StartOptions,
     pub(super) started: (Instant, Timestamp),
@@ -98,38 +98,37 @@ impl<C: Tables> Control<C> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a command and wakes the data plane; returns the command if the queue is full.
+    /// Queues a command for the first data plane; returns it if the queue is full.
     pub(crate) fn hand_over(&self, command: AdminCommand<C>) -> Result<(), Box<AdminCommand<C>>> {
-        self.commands.try_send(command).map_err(|error| match error {
-            TrySendError::Full(command) | TrySendError::Disconnected(command) => Box::new(command),
-        })?;
-        if let Err(error) = self.waker.wake() {
-            tracing::error!(%error, "cannot wake the data plane");
-        }
-        Ok(())
+        self.plane.hand_over(command)
     }
 
-    /// Sends a command and waits for its answer.
+    /// Sends a command to the first data plane and waits for its answer.
     pub(super) async fn ask<T>(
         &self,
         command: impl FnOnce(Reply<T>) -> AdminCommand<C>,
     ) -> Result<T, AdminError> {
-        let mut answer = self.begin(command)?;
+        let mut answer = self.plane.begin(command)?;
         let answer = tokio::time::timeout(ASKER_WAIT, at_last(&mut answer)).await;
         answer.unwrap_or_else(|_| Err(too_late()))
     }
 
-    /// Sends a command without waiting.
-    pub(super) fn begin<T>(
+    /// Sends a command to all data planes and waits for all answers.
+    pub(super) async fn ask_all<T>(
         &self,
-        command: impl FnOnce(Reply<T>) -> AdminCommand<C>,
-    ) -> Result<PendingReply<T>, AdminError> {
-        let (reply, answer) = Reply::until(Instant::now() + ANSWER_WAIT);
-        if self.hand_over(command(reply)).is_err() {
-            let message = "too many pending requests: try again";
-            return Err(AdminError::new(ErrorCode::Busy, message));
-        }
-        Ok(answer)
+        command: impl Fn(Reply<T>) -> AdminCommand<C>,
+    ) -> Result<Vec<T>, AdminError> {
+        let planes = std::iter::once(&self.plane).chain(&self.others);
+        let pending: Result<Vec<_>, _> = planes.map(|plane| plane.begin(&command)).collect();
+        let pending = pending?;
+        let answers = async {
+            let mut answers = Vec::new();
+            for mut answer in pending {
+                answers.push(at_last(&mut answer).await?);
+            }
+            Ok(answers)
+        };
+        tokio::time::timeout(ASKER_WAIT, answers).await.unwrap_or_else(|_| Err(too_late()))
     }
 
     /// Publishes a change of an interface.
@@ -138,8 +137,8 @@ impl<C: Tables> Control<C> {
     }
 
     pub(super) async fn status(&self) -> Result<Status, AdminError> {
-        let snapshot = self.ask(AdminCommand::Status).await?;
-        Ok(self.status_with(snapshot))
+        let all = self.ask_all(AdminCommand::Status).await?;
+        Ok(self.status_with(merge::snapshots(all)))
     }
 
     /// The status with this status of the data plane.
@@ -179,15 +178,19 @@ impl<C: Tables> Control<C> {
     }
 
     pub(super) async fn paths(&self) -> Result<Vec<PathState>, AdminError> {
-        self.ask(AdminCommand::Paths).await
+        self.ask_all(AdminCommand::Paths).await.map(merge::paths)
     }
 
     pub(super) async fn flows(&self, query: FlowsQuery) -> Result<FlowPage, AdminError> {
-        self.ask(|reply| AdminCommand::Flows { query, reply }).await
+        let limit = query.limit;
+        let command = |reply| AdminCommand::Flows { query: query.clone(), reply };
+        self.ask_all(command).await.map(|pages| merge::flows(limit, pages))
     }
 
     pub(super) async fn users(&self, query: UsersQuery) -> Result<UserPage, AdminError> {
-        self.ask(|reply| AdminCommand::Users { query, reply }).await
+        let limit = query.limit;
+        let command = |reply| AdminCommand::Users { query: query.clone(), reply };
+        self.ask_all(command).await.map(|pages| merge::users(limit, pages))
     }
 
     pub(super) async fn path(&self, name: &str) -> Result<PathState, AdminError> {
@@ -201,15 +204,24 @@ impl<C: Tables> Control<C> {
         name: String,
         change: PathChange,
     ) -> Result<PathState, AdminError> {
-        self.ask(|reply| AdminCommand::SetPath { name, change, reply }).await?
+        let command = |reply| {
+            let (name, change) = (name.clone(), change.clone());
+            AdminCommand::SetPath { name, change, reply }
+        };
+        merge::changes(self.ask_all(command).await?)
     }
 
     pub(super) async fn set_scheduler(&self, chain: ChainSpec) -> Result<(), AdminError> {
-        self.ask(|reply| AdminCommand::SetScheduler { chain, reply }).await
+        let command = |reply| AdminCommand::SetScheduler { chain: chain.clone(), reply };
+        self.ask_all(command).await.map(|_| ())
     }
 
     pub(super) async fn drain(&self, limit: Duration) -> Result<DrainState, AdminError> {
-        self.ask(|reply| AdminCommand::Drain { limit, reply }).await?
+        let answers = self.ask_all(|reply| AdminCommand::Drain { limit, reply }).await?;
+        let state = merge::drains(answers)?;
+        let DrainState { flows, ends_in_s } = state;
+        self.stream.push(Timestamp::now(), AdminEvent::Draining { flows, ends_in_s });
+        Ok(state)
     }
 
     pub(super) async fn speedtest(

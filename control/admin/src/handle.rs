@@ -15,11 +15,20 @@ use super::{AdminCommand, AdminEvent, Metered, Timestamp};
 pub struct AdminHandle<C: Tables> {
     commands: Receiver<AdminCommand<C>>,
     /// Dropped to stop the thread.
-    events: Option<mpsc::Sender<(Timestamp, AdminEvent)>>,
+    events: Option<Events>,
     lost: Arc<AtomicU64>,
     reload: Arc<Notify>,
     metered: Option<watch::Sender<Vec<Metered>>>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// The way of events to the control thread.
+#[derive(Debug)]
+enum Events {
+    /// Of the first data plane, which ends the thread.
+    First(mpsc::Sender<(Timestamp, AdminEvent)>),
+    /// Of a further worker's (cloud).
+    Further(mpsc::WeakSender<(Timestamp, AdminEvent)>),
 }
 
 /// The control thread's ends of the channels.
@@ -53,8 +62,20 @@ impl<C: Tables> AdminHandle<C> {
             reload: reload.clone(),
             metered: metered_receiver,
         };
-        let (events, metered) = (Some(event_sender), Some(metered));
+        let (events, metered) = (Some(Events::First(event_sender)), Some(metered));
         (Self { commands, events, lost, reload, metered, thread: None }, channels)
+    }
+
+    /// A handle for a further data plane, and the sender of its commands. It does not stop the
+    /// thread.
+    pub(super) fn further(&self) -> (Self, SyncSender<AdminCommand<C>>) {
+        let (sender, commands) = sync_channel(COMMANDS_MAX);
+        let events = self.events.as_ref().map(|events| match events {
+            Events::First(sender) => Events::Further(sender.downgrade()),
+            Events::Further(sender) => Events::Further(sender.clone()),
+        });
+        let (lost, reload) = (self.lost.clone(), self.reload.clone());
+        (Self { commands, events, lost, reload, metered: None, thread: None }, sender)
     }
 
     pub(super) fn set_thread(&mut self, thread: JoinHandle<()>) {
@@ -70,8 +91,20 @@ impl<C: Tables> AdminHandle<C> {
     /// The control thread itself publishes [`AdminEvent::Started`], [`AdminEvent::Reloaded`],
     /// [`AdminEvent::ReloadRefused`], [`AdminEvent::LinkChanged`] and [`AdminEvent::EventsLost`].
     pub fn publish(&self, event: AdminEvent) {
-        let Some(events) = &self.events else { return };
-        if events.try_send((Timestamp::now(), event)).is_err() {
+        let event = (Timestamp::now(), event);
+        let sent = match &self.events {
+            None => return,
+            Some(Events::First(events)) => events.try_send(event),
+            // The first data plane publishes what concerns all.
+            Some(Events::Further(_)) if matches!(event.1, AdminEvent::SchedulerChanged { .. }) => {
+                return;
+            }
+            Some(Events::Further(events)) => match events.upgrade() {
+                Some(events) => events.try_send(event),
+                None => return,
+            },
+        };
+        if sent.is_err() {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
     }

@@ -19,10 +19,12 @@ mod flow;
 mod handle;
 mod linkdb;
 mod links;
+mod merge;
 pub mod metrics;
 mod page;
 mod page_query;
 mod path;
+mod plane;
 mod process;
 pub mod reload;
 mod reloading;
@@ -55,7 +57,7 @@ pub use path::{
 };
 pub use reloading::Reloaded;
 pub use scheduler::Scheduler;
-pub use server::{AdminOptions, start};
+pub use server::{AdminOptions, start, start_with};
 pub use speedtest::{
     CarrierBytes, SPEEDTEST_CARRIERS_MAX, SPEEDTEST_S, SPEEDTEST_S_MAX, SkippedCarrier,
     SpeedtestOrder, SpeedtestPhase, SpeedtestRow, SpeedtestState, SpeedtestStep, SpeedtestStepKind,

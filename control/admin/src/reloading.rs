@@ -73,10 +73,24 @@ impl<C: Tables> Control<C> {
         let Prepared { config, digests, identity, mut reloaded } =
             prepared.unwrap_or_else(|_| Err(failed()))?;
         if !reloaded.changes.is_empty() {
-            let config = Box::new(config.clone());
-            let mut answer =
-                self.begin(|reply| AdminCommand::Reload { config, identity, reply })?;
+            let command = |reply| {
+                let config = Box::new(config.clone());
+                AdminCommand::Reload { config, identity: identity.clone(), reply }
+            };
+            let mut answer = self.plane.begin(command)?;
             reloaded.warnings.extend(at_last(&mut answer).await??);
+            for plane in &self.others {
+                // The others can use what the first one could.
+                let taken = match plane.begin(command) {
+                    Ok(mut answer) => at_last(&mut answer).await.and_then(|taken| taken),
+                    Err(error) => Err(error),
+                };
+                if let Err(error) = taken {
+                    tracing::error!(%error, "a worker has refused the new configuration");
+                    let rest = "a worker keeps the old configuration: restart the daemon";
+                    reloaded.warnings.push(format!("{rest} ({error})"));
+                }
+            }
         }
         self.apply(config, digests);
         Ok(reloaded)

@@ -15,6 +15,7 @@ use tokio::sync::{Notify, Semaphore, mpsc, watch};
 
 use super::control::{Control, Running, StartOptions, digests};
 use super::handle::Channels;
+use super::plane::Plane;
 use super::routes::READERS_MAX;
 use super::socket::{self, Socket};
 use super::stream::Stream;
@@ -60,6 +61,18 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// # Errors
 /// The socket, the listener or the thread cannot be created. The message is for the operator.
 pub fn start<C: Tables>(options: AdminOptions<C>) -> io::Result<AdminHandle<C>> {
+    start_with(options, &[]).map(|(handle, _)| handle)
+}
+
+/// The same for a daemon with further data planes, each with its waker: returns their handles, too.
+/// Requests go to all, and clients see one daemon.
+///
+/// # Errors
+/// As [`start`].
+pub fn start_with<C: Tables>(
+    options: AdminOptions<C>,
+    wakers: &[Arc<mio::Waker>],
+) -> io::Result<(AdminHandle<C>, Vec<AdminHandle<C>>)> {
     let admin = options.config.common.admin.as_ref();
     let bound = admin.map(|Admin { socket }| socket::bind(socket)).transpose()?;
     let page = options.config.common.page.as_ref();
@@ -68,12 +81,17 @@ pub fn start<C: Tables>(options: AdminOptions<C>) -> io::Result<AdminHandle<C>> 
     let scraped = scraped.map(|scraped| metrics::listen(scraped.listen)).transpose()?;
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let (mut handle, channels) = AdminHandle::pair();
+    let (further, senders): (Vec<_>, Vec<_>) = wakers.iter().map(|_| handle.further()).unzip();
+    let others = senders.into_iter().zip(wakers.iter().cloned());
+    let others = others.map(|(commands, waker)| Plane { commands, waker }).collect();
     let thread = std::thread::Builder::new().name("control".to_owned());
     handle.set_thread(thread.spawn(move || {
         let Channels { commands, events, lost, reload, metered } = channels;
         let watch_links = options.watch_links;
         let usage = options.usage.clone();
-        let control = Arc::new(options.into_control(commands));
+        let mut control = options.into_control(commands);
+        control.others = others;
+        let control = Arc::new(control);
         runtime.block_on(async {
             tokio::spawn(reload_on_request(control.clone(), reload));
             tokio::spawn(page::serve(control.clone(), page));
@@ -87,7 +105,7 @@ pub fn start<C: Tables>(options: AdminOptions<C>) -> io::Result<AdminHandle<C>> 
         });
         runtime.shutdown_timeout(END_WAIT);
     })?);
-    Ok(handle)
+    Ok((handle, further))
 }
 
 impl<C: Tables> AdminOptions<C> {
@@ -110,8 +128,8 @@ impl<C: Tables> AdminOptions<C> {
         let now = Timestamp::now();
         let digests = digests(&config.common.tls);
         Control {
-            commands,
-            waker,
+            plane: Plane { commands, waker },
+            others: Vec::new(),
             stream: Stream::new(),
             start,
             started: (Instant::now(), now),

@@ -98,6 +98,9 @@ pub struct UserPage {
     pub users: Vec<UserState>,
     /// The value of `after` for the next page; `None` on the last one.
     pub next: Option<UserPlace>,
+    /// The place of each of the users, to merge pages; not in the answer.
+    #[serde(skip)]
+    pub places: Vec<UserPlace>,
 }
 
 impl fmt::Display for UserPlace {

@@ -131,7 +131,7 @@ fn answer(command: AdminCommand<GatewayTables>, mode: &mut Mode) {
             reply.send(FlowPage { flows, next });
         }
         AdminCommand::Users { reply, .. } => {
-            reply.send(UserPage { users: vec![user()], next: None });
+            reply.send(UserPage { users: vec![user()], next: None, places: Vec::new() });
         }
         AdminCommand::Metrics(reply) => reply.send(MetricsSnapshot::default()),
         AdminCommand::Report(_) => {}

@@ -27,6 +27,10 @@ pub struct CloudTables {
     /// The addresses on which gateways connect; 1 to 8, each once.
     #[serde(deserialize_with = "list::<_, ListenAddress, _, 1, 8>")]
     pub listen: Vec<SocketAddr>,
+    /// The number of event loops that share the gateways among them, each on a thread of its own;
+    /// default 1, 1 to 64.
+    #[serde(default = "workers", deserialize_with = "count::<_, _, 1, 64>")]
+    pub workers: usize,
     /// The congestion control of the downlink; by default bbr where the kernel has it.
     pub congestion: Option<CongestionControl>,
     /// `[carrier_congestion]`: other ones for single carriers, by the names that gateways give
@@ -123,8 +127,17 @@ impl Dial {
 
 impl Tables for CloudTables {
     const ROLE: NodeRole = NodeRole::Cloud;
-    const NEEDS_RESTART: &'static [&'static str] =
-        &["admin", "linkdb.path", "listen", "metrics", "mode", "page", "session.memory", "tunnel"];
+    const NEEDS_RESTART: &'static [&'static str] = &[
+        "admin",
+        "linkdb.path",
+        "listen",
+        "metrics",
+        "mode",
+        "page",
+        "session.memory",
+        "tunnel",
+        "workers",
+    ];
 
     fn interfaces(&self) -> Option<Vec<String>> {
         Some(Vec::new())
@@ -153,5 +166,11 @@ impl Tables for CloudTables {
     }
 }
 
+fn workers() -> usize {
+    WORKERS
+}
+
+/// The number of cores would suit, but several workers are new.
+const WORKERS: usize = 1;
 const PREFIXES_MAX: usize = 1024;
 const CARRIERS_MAX: usize = 256;

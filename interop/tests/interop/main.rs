@@ -24,6 +24,7 @@ mod set_ups;
 mod speedtest;
 mod udp;
 mod wishes;
+mod workers;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{PoisonError, RwLock};

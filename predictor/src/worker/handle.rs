@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use polyrail_model::{Channel, SessionKey};
 
 use super::allowance::Allowances;
-use super::options::Options;
+use super::options::{Notify, Options};
 use super::thread::{Counts, Message, Thread};
 use super::{Input, Output, WorkerState};
 use crate::wire;
@@ -38,14 +38,34 @@ impl Worker {
     /// # Errors
     /// The system cannot create a thread.
     pub fn start(options: Options) -> io::Result<Self> {
+        Self::start_with(options, Vec::new()).map(|(worker, _)| worker)
+    }
+
+    /// The same for the data planes of one process (cloud), each of which is notified of its own
+    /// outputs: `others` are those besides the first. The sessions are numbered so that
+    /// [`SessionKey::worker`] is the data plane. The first handle must be dropped last.
+    ///
+    /// # Errors
+    /// As [`Worker::start`].
+    pub fn start_with(options: Options, others: Vec<Notify>) -> io::Result<(Self, Vec<Self>)> {
         let (messages, received) = channel();
-        let (output, outputs) = sync_channel(OUTPUTS_MAX);
         let counts = Arc::<Counts>::default();
         let feeder = Feeder { messages, counts: counts.clone() };
-        let thread = Thread { options, received, output, counts };
+        let handle = |outputs, thread| {
+            let (feeder, allowances) = (feeder.clone(), Allowances::default());
+            Self { feeder, outputs, thread, allowances }
+        };
+        let (output, outputs) = sync_channel(OUTPUTS_MAX);
+        let (mut further, mut handles) = (Vec::new(), Vec::new());
+        for notify in others {
+            let (output, outputs) = sync_channel(OUTPUTS_MAX);
+            further.push((output, notify));
+            handles.push(handle(outputs, None));
+        }
+        let thread = Thread { options, received, output, further, counts };
         let builder = std::thread::Builder::new().name("linkdb".to_owned());
         let thread = builder.spawn(move || thread.run())?;
-        Ok(Self { feeder, outputs, thread: Some(thread), allowances: Allowances::default() })
+        Ok((handle(outputs, Some(thread)), handles))
     }
 
     /// Feeds an input; see [`Feeder::feed`].

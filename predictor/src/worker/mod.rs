@@ -33,7 +33,7 @@ mod tests;
 pub use crate::detect::Unrecorded;
 pub use allowance::{MESSAGES_A_SECOND, MESSAGES_AT_ONCE};
 pub use handle::{Feeder, Worker};
-pub use options::{LinkDbSettings, Options};
+pub use options::{LinkDbSettings, Notify, Options};
 pub use state::{CarrierState, StoreState, TripState, WorkerState};
 
 use std::time::{Duration, Instant};
@@ -155,4 +155,17 @@ pub enum Output {
         /// The message.
         message: SyncMessage,
     },
+}
+
+impl Output {
+    /// The session that it is for.
+    pub(crate) fn session(&self) -> Option<SessionKey> {
+        match self {
+            Self::Forecast { session, .. }
+            | Self::Outlook { session, .. }
+            | Self::Telemetry { session, .. }
+            | Self::Sync { session, .. } => Some(*session),
+            Self::FoundCell { .. } => None,
+        }
+    }
 }

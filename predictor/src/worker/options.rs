@@ -18,8 +18,11 @@ pub struct Options {
     /// Random: the numbers of trips and tracks derive from it.
     pub seed: u64,
     /// Called by the worker when there is output.
-    pub notify: Box<dyn Fn() + Send>,
+    pub notify: Notify,
 }
+
+/// Wakes a data plane.
+pub type Notify = Box<dyn Fn() + Send>;
 
 /// What a reload may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use super::buffered::BufferedStore;
 use super::cloud::CloudEngine;
 use super::gateway::GatewayEngine;
-use super::options::Options;
+use super::options::{Notify, Options};
 use super::{Engine, Input, Output, StoreState, WorkerState};
 use polyrail_model::NodeRole;
 
@@ -19,6 +19,8 @@ pub(super) struct Thread {
     pub(super) options: Options,
     pub(super) received: Receiver<Message>,
     pub(super) output: SyncSender<Output>,
+    /// The same of further data planes (cloud), with their notifications.
+    pub(super) further: Vec<(SyncSender<Output>, Notify)>,
     pub(super) counts: Arc<Counts>,
 }
 
@@ -135,10 +137,12 @@ impl Thread {
     /// Hands over the engine's outputs. If the channel is full, an output is dropped and counted:
     /// the engine repeats forecasts, and databases repeat their requests.
     fn hand_over(&mut self, engine: &mut dyn Engine) {
-        let (mut sent, mut dropped) = (false, 0);
+        let (mut sent, mut dropped) = (vec![false; 1 + self.further.len()], 0);
         while let Some(output) = engine.poll(Instant::now()) {
-            match self.output.try_send(output) {
-                Ok(()) => sent = true,
+            let plane: usize = output.session().map_or(0, |session| session.worker(sent.len()));
+            let way = plane.checked_sub(1).and_then(|further| self.further.get(further));
+            match way.map_or(&self.output, |(output, _)| output).try_send(output) {
+                Ok(()) => sent[plane] = true,
                 Err(TrySendError::Full(_)) => dropped += 1,
                 Err(TrySendError::Disconnected(_)) => {}
             }
@@ -147,8 +151,10 @@ impl Thread {
             self.counts.outputs_dropped.fetch_add(dropped, Ordering::Relaxed);
             engine.repeat_forecasts();
         }
-        if sent {
-            (self.options.notify)();
+        let notify = std::iter::once(&self.options.notify);
+        let notify = notify.chain(self.further.iter().map(|(_, notify)| notify));
+        for (notify, _) in notify.zip(sent).filter(|(_, sent)| *sent) {
+            notify();
         }
     }
 }

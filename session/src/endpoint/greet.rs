@@ -46,7 +46,7 @@ impl Endpoint {
 
     fn new_key(&mut self) -> SessionKey {
         let key = SessionKey(self.next_session);
-        self.next_session += 1;
+        self.next_session += self.session_step;
         key
     }
 

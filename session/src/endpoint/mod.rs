@@ -46,6 +46,8 @@ pub struct Endpoint {
     by_peer: BTreeMap<Identity, SessionKey>,
     instances: instances::Instances,
     next_session: u64,
+    /// The step from one session's key to the next.
+    session_step: u64,
     seed: [u8; 32],
     /// The gateway's process and the number of sessions that it has begun.
     instance: InstanceId,
@@ -157,6 +159,7 @@ impl Endpoint {
             by_peer: BTreeMap::new(),
             instances: instances::Instances::default(),
             next_session: 1,
+            session_step: 1,
             seed,
             instance,
             next_counter: 1,
@@ -170,6 +173,12 @@ impl Endpoint {
             going_away: None,
             weights: BTreeMap::new(),
         }
+    }
+
+    /// Numbers the sessions from `first` on in steps, before the first one begins: endpoints of one
+    /// process share no key.
+    pub fn number_sessions(&mut self, first: u64, step: u64) {
+        (self.next_session, self.session_step) = (first, step);
     }
 
     /// A tunnel may carry frames, at least as early data; the peer's certificate was checked.

@@ -1,7 +1,5 @@
 //! Whether a peer is admitted: its certificate, its early data, and the tickets for the next time.
 
-use std::cell::RefCell;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -20,7 +18,7 @@ pub(super) struct Admission {
     /// The client's tickets for this carrier and address.
     tickets: Option<Place>,
     /// The server's list of accepted early data.
-    spent: Option<Rc<RefCell<Spent>>>,
+    spent: Option<Arc<Spent>>,
     /// Why our verifier rejected the peer in the handshake.
     pub(super) fault: Option<CertificateFault>,
     /// Why early data is refused: sent to the peer after the first flight.
@@ -33,7 +31,7 @@ impl Admission {
     pub(super) fn new(
         verifier: Arc<PeerVerifier>,
         tickets: Option<Place>,
-        spent: Option<Rc<RefCell<Spent>>>,
+        spent: Option<Arc<Spent>>,
     ) -> Self {
         Self { verifier, tickets, spent, fault: None, verdict: None, is_replay: false }
     }
@@ -50,7 +48,7 @@ impl Admission {
         let mut mark = [0; 32];
         let ssl: &mut SslRef = connection.as_mut();
         ssl.client_random(&mut mark);
-        self.is_replay = !spent.borrow_mut().note(now, mark);
+        self.is_replay = !spent.note(now, mark);
     }
 
     /// Keeps the fault for which the hook rejected the peer in the last call of `quiche`.

@@ -1,12 +1,13 @@
 //! Connection ids: how datagrams find their connection, here and in a load balancer.
 //!
 //! An id of the cloud's is 16 bytes: the server's number (2 bytes, big-endian), a check (the first
-//! 4 bytes of HMAC-SHA-256 over number and nonce), a random nonce (10 bytes). A load balancer
-//! routes by the first two bytes; with the key, which is derived from the server's private key, it
-//! can also recognise foreign ids. Stateless reset tokens (RFC 9000 10.3) are derived alike, so
-//! that a restarted cloud resets the connections of its predecessor. Their key also depends on the
-//! listener's address: a listener cannot reset the connections of another one, to which a datagram
-//! with a foreign address may have gone astray (RFC 9000 21.11).
+//! 4 bytes of HMAC-SHA-256 over number and nonce), a random nonce (10 bytes), whose first byte
+//! names the worker (see [`worker_of`]). A load balancer routes by the first two bytes; with the
+//! key, which is derived from the server's private key, it can also recognise foreign ids.
+//! Stateless reset tokens (RFC 9000 10.3) are derived alike, so that a restarted cloud resets the
+//! connections of its predecessor. Their key also depends on the listener's address: a listener
+//! cannot reset the connections of another one, to which a datagram with a foreign address may have
+//! gone astray (RFC 9000 21.11).
 
 use std::net::SocketAddr;
 
@@ -35,16 +36,24 @@ impl Cid {
 /// Creates and recognises the cloud's ids.
 pub(super) struct Mint {
     server_id: u16,
+    /// The worker that its ids name, and the number of workers.
+    worker: (u8, u8),
     cid_key: [u8; 32],
     reset_key: [u8; 32],
 }
 
 impl Mint {
     /// Derives the keys from a secret and a listening address that survive a restart.
-    pub(super) fn new(secret: &[u8], server_id: u16, address: SocketAddr) -> Self {
+    pub(super) fn new(
+        secret: &[u8],
+        server_id: u16,
+        address: SocketAddr,
+        worker: (u8, u8),
+    ) -> Self {
         let resets = format!("polyrail stateless resets {address}");
         Self {
             server_id,
+            worker,
             cid_key: keyed(secret, b"polyrail connection ids"),
             reset_key: keyed(secret, resets.as_bytes()),
         }
@@ -54,6 +63,7 @@ impl Mint {
         let mut id = [0; CID_LENGTH];
         id[..2].copy_from_slice(&self.server_id.to_be_bytes());
         id[NONCE].copy_from_slice(&random::<10>());
+        id[WORKER] = naming(self.worker, id[WORKER]);
         let check = self.check(&id);
         id[CHECK].copy_from_slice(&check);
         id
@@ -81,6 +91,20 @@ impl Mint {
         check.copy_from_slice(&keyed(&self.cid_key, &content)[..4]);
         check
     }
+}
+
+/// The worker that a connection id names, one of `workers`: its byte [`WORKER`] modulo their
+/// number. The first id of a client is random, so that it names one of them, too; an id without
+/// this byte names the first.
+pub(super) fn worker_of(id: &[u8], workers: u8) -> u8 {
+    id.get(WORKER).map_or(0, |byte| byte % workers.max(1))
+}
+
+/// One of the bytes that name a worker, chosen by a random one.
+fn naming((worker, workers): (u8, u8), random: u8) -> u8 {
+    let choices = (u8::MAX - worker) / workers;
+    // With 256 choices any byte does.
+    worker + workers * choices.checked_add(1).map_or(random, |choices| random % choices)
 }
 
 /// HMAC-SHA-256.
@@ -138,6 +162,8 @@ pub(super) fn outline(datagram: &[u8]) -> Option<Outline<'_>> {
     Some(Outline { destination, form })
 }
 
+/// The place of the worker in an id; a client's first id has at least 8 bytes (RFC 9000 7.2).
+pub(super) const WORKER: usize = 6;
 const CHECK: std::ops::Range<usize> = 2..6;
 const NONCE: std::ops::Range<usize> = 6..CID_LENGTH;
 const LONG_HEADER: u8 = 0x80;
@@ -151,11 +177,11 @@ mod tests {
     #[test]
     fn ids_contain_the_server_number_and_are_recognised() {
         let at = |port: u16| SocketAddr::from(([192, 0, 2, 1], port));
-        let mint = Mint::new(b"secret", 0x0102, at(443));
+        let mint = Mint::new(b"secret", 0x0102, at(443), (0, 1));
         let id = mint.cid();
         assert_eq!(id[..2], [1, 2]);
-        assert!(mint.made(&id) && Mint::new(b"secret", 7, at(444)).made(&id));
-        assert!(!Mint::new(b"other", 0x0102, at(443)).made(&id));
+        assert!(mint.made(&id) && Mint::new(b"secret", 7, at(444), (0, 1)).made(&id));
+        assert!(!Mint::new(b"other", 0x0102, at(443), (0, 1)).made(&id));
         for at in 0..CID_LENGTH {
             let mut forged = id;
             forged[at] ^= 1;
@@ -163,9 +189,34 @@ mod tests {
         }
         assert!(!mint.made(&id[..15]));
         assert_ne!(mint.cid(), mint.cid());
-        assert_eq!(mint.reset_token(&id), Mint::new(b"secret", 7, at(443)).reset_token(&id));
-        assert_ne!(mint.reset_token(&id), Mint::new(b"secret", 7, at(444)).reset_token(&id));
+        assert_eq!(
+            mint.reset_token(&id),
+            Mint::new(b"secret", 7, at(443), (0, 1)).reset_token(&id)
+        );
+        assert_ne!(
+            mint.reset_token(&id),
+            Mint::new(b"secret", 7, at(444), (0, 1)).reset_token(&id)
+        );
         assert_ne!(mint.reset_token(&id), mint.reset_token(&mint.cid()));
+    }
+
+    #[test]
+    fn ids_name_their_worker() {
+        let at = SocketAddr::from(([192, 0, 2, 1], 443));
+        for workers in [1, 2, 3, 64, 255] {
+            for worker in [0, workers / 2, workers - 1] {
+                let mint = Mint::new(b"secret", 1, at, (worker, workers));
+                let ids: Vec<_> = (0..100).map(|_| mint.cid()).collect();
+                assert!(ids.iter().all(|id| worker_of(id, workers) == worker && mint.made(id)));
+                let bytes: std::collections::BTreeSet<u8> =
+                    ids.iter().map(|id| id[WORKER]).collect();
+                assert!(bytes.len() > usize::from(64 / workers), "{workers}: {}", bytes.len());
+            }
+        }
+        assert_eq!(
+            (worker_of(&[7; 6], 4), worker_of(&[7; 8], 4), worker_of(&[7; 8], 0)),
+            (0, 3, 0)
+        );
     }
 
     #[test]

@@ -91,6 +91,9 @@ impl Engine {
     pub(super) fn absorb(&mut self, arrival: &Arrival, datagrams: &mut [u8]) {
         let info = RecvInfo { from: arrival.from, to: arrival.to };
         for datagram in datagrams.chunks_mut(arrival.stride) {
+            if self.ids.waits && !self.ids.are_valid_for(datagram, &self.connection) {
+                continue;
+            }
             if let Err(error) = self.connection.recv(datagram, info) {
                 tracing::trace!(peer = %self.peer, %error, "datagram refused");
             }
@@ -117,7 +120,8 @@ impl Engine {
         }
         self.progress(now);
         self.follow_paths();
-        self.ids.exchange(&mut self.connection);
+        let is_announced = self.is_announced();
+        self.ids.exchange(&mut self.connection, is_announced);
     }
 
     /// Lost packets are sent again at once.

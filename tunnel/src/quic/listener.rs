@@ -5,8 +5,10 @@
 //! with a stateless reset if the id is one of ours, and is dropped otherwise, without an
 //! allocation. Rejected clients cost no memory; [`ServerOptions::half_open_max`] bounds the
 //! handshakes in progress (see [`half_open`](super::half_open)).
+//!
+//! Several event loops may have a listener each on one address: see [`group`](super::group).
 
-use std::cell::RefCell;
+use std::any::Any;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -21,14 +23,14 @@ use polyrail_identity::{Clock, IdentityError, PeerVerifier, TlsIdentity};
 use quiche::{Config, ConnectionId, Header, RetryConnectionIds};
 
 use super::admission::Admission;
-use super::cid::{Cid, Form, Mint, outline, random};
+use super::away::Away;
+use super::cid::{Cid, Form, Mint, outline, random, worker_of};
 use super::connection::Engine;
+use super::group::{Group, Packed, Stray};
 use super::half_open::HalfOpens;
 use super::ids::Ids;
 use super::mail::{Mail, Mailbox, News, Note};
-use super::retry::Retry;
 use super::socket::{Arrival, Departure, Udp};
-use super::spent::Spent;
 use super::tunnel::{Port, QuicTunnel};
 use super::{ServerOptions, context};
 use crate::Tunnel;
@@ -41,9 +43,8 @@ pub struct Listener {
     options: ServerOptions,
     judge: Arc<PeerVerifier>,
     config: Config,
-    mint: Rc<Mint>,
-    ticket_key: [u8; 48],
-    retry: Retry,
+    mint: Arc<Mint>,
+    group: Group,
     half_open: HalfOpens,
     /// By connection id, the number of the connection.
     routes: HashMap<Cid, u64>,
@@ -51,7 +52,9 @@ pub struct Listener {
     next: u64,
     /// New connections that were not accepted yet.
     fresh: VecDeque<QuicTunnel>,
-    spent: Rc<RefCell<Spent>>,
+    /// Connections that moved to other workers, and datagrams for other workers.
+    away: Away,
+    strays: Vec<Stray>,
     /// Reports of the tunnels.
     notes: (Sender<Note>, Receiver<Note>),
     /// Connections whose tunnels must be woken, and connections blocked on the full socket.
@@ -70,6 +73,30 @@ struct Connection {
     woken: bool,
 }
 
+/// The way of a datagram to a listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Via {
+    Socket,
+    /// The worker at whose socket it arrived.
+    Worker,
+    /// The worker that packed its tunnel.
+    Mover,
+}
+
+/// What a datagram is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Route {
+    Connection(u64),
+    Worker {
+        worker: u8,
+        is_last: bool,
+    },
+    /// A connection that has other ids now.
+    Retired,
+    /// No connection.
+    Stranger,
+}
+
 /// Counters of a listener since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ListenerCounters {
@@ -85,6 +112,8 @@ pub struct ListenerCounters {
     pub begun: u64,
     /// Stateless resets sent.
     pub resets: u64,
+    /// Received datagrams that were handed over to other workers.
+    pub handed_over: u64,
 }
 
 impl Listener {
@@ -99,27 +128,47 @@ impl Listener {
         options: ServerOptions,
         clock: Arc<dyn Clock>,
     ) -> io::Result<Self> {
+        Self::bind_in(Group::default(), address, identity, options, clock)
+    }
+
+    /// Binds one of the sockets of a group, in the order of their workers.
+    ///
+    /// # Errors
+    /// As [`Listener::bind`].
+    pub fn bind_in(
+        group: Group,
+        address: SocketAddr,
+        identity: TlsIdentity,
+        options: ServerOptions,
+        clock: Arc<dyn Clock>,
+    ) -> io::Result<Self> {
         let judge = Arc::new(PeerVerifier::of_gateways(identity.clone(), clock));
-        let ticket_key = random();
-        let config = context::of_server(&identity, &judge, &options, &ticket_key)
+        let config = context::of_server(&identity, &judge, &options, &group.ticket_key)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-        let mint = Rc::new(Mint::new(identity.key_der(), options.server_id, address));
-        let udp = Rc::new(Udp::bind(address)?);
+        let worker = (group.worker, group.workers);
+        let mint = Arc::new(Mint::new(identity.key_der(), options.server_id, address, worker));
+        let udp = match group.workers {
+            1 => Udp::bind(address)?,
+            workers => {
+                let steered = group.steered.then_some(workers);
+                Udp::bind_shared(address, group.worker == 0, steered)?
+            }
+        };
         Ok(Self {
-            udp,
+            udp: Rc::new(udp),
             address,
             options,
             judge,
             config,
             mint,
-            ticket_key,
-            retry: Retry::new(Instant::now()),
+            group,
             half_open: HalfOpens::default(),
             routes: HashMap::new(),
             connections: HashMap::new(),
             next: 0,
             fresh: VecDeque::new(),
-            spent: Rc::default(),
+            away: Away::default(),
+            strays: Vec::new(),
             notes: mpsc::channel(),
             woken: Vec::new(),
             blocked: Vec::new(),
@@ -135,9 +184,12 @@ impl Listener {
     /// # Errors
     /// TLS cannot use it; the old one stays.
     pub fn set_identity(&mut self, identity: TlsIdentity) -> Result<(), IdentityError> {
-        self.config = context::of_server(&identity, &self.judge, &self.options, &self.ticket_key)?;
-        let server_id = self.options.server_id;
-        self.mint = Rc::new(Mint::new(identity.key_der(), server_id, self.address));
+        let ticket_key = &self.group.ticket_key;
+        self.config = context::of_server(&identity, &self.judge, &self.options, ticket_key)?;
+        let (server_id, group) = (self.options.server_id, &self.group);
+        let worker = (group.worker, group.workers);
+        let mint = Mint::new(identity.key_der(), server_id, self.address, worker);
+        self.mint = Arc::new(mint);
         self.judge.set_identity(identity);
         Ok(())
     }
@@ -155,7 +207,7 @@ impl Listener {
     ) -> Result<(), IdentityError> {
         let (congestion, carrier_congestion) = (usual.to_owned(), by_carrier.clone());
         let options = ServerOptions { congestion, carrier_congestion, ..self.options.clone() };
-        self.config = context::of_server(identity, &self.judge, &options, &self.ticket_key)?;
+        self.config = context::of_server(identity, &self.judge, &options, &self.group.ticket_key)?;
         self.options = options;
         Ok(())
     }
@@ -185,7 +237,7 @@ impl Listener {
         }
         let udp = self.udp.clone();
         let received = udp.receive(&mut |arrival, datagrams| {
-            self.on_arrival(now, arrival, datagrams);
+            self.on_arrival(now, arrival, datagrams, Via::Socket);
         });
         if let Err(error) = received {
             if error.kind() == io::ErrorKind::WouldBlock {
@@ -200,6 +252,40 @@ impl Listener {
     /// A new connection, whose handshake is in progress.
     pub fn accept(&mut self) -> Option<Box<dyn Tunnel>> {
         self.fresh.pop_front().map(|tunnel| Box::new(tunnel) as Box<dyn Tunnel>)
+    }
+
+    /// Datagrams for other workers.
+    pub fn take_strays(&mut self) -> Vec<Stray> {
+        std::mem::take(&mut self.strays)
+    }
+
+    /// Takes datagrams that another worker has handed over.
+    pub fn take_in(&mut self, now: Instant, mut stray: Stray) {
+        self.collect();
+        let via = if stray.is_last { Via::Mover } else { Via::Worker };
+        self.on_arrival(now, &stray.arrival, &mut stray.bytes, via);
+    }
+
+    /// Takes a tunnel that another worker of the group has packed, by the contents of its
+    /// [`Parcel::Quic`](crate::Parcel); `None` if they are from elsewhere.
+    pub fn unpack(
+        &mut self,
+        now: Instant,
+        contents: Box<dyn Any + Send>,
+    ) -> Option<Box<dyn Tunnel>> {
+        let Packed { mut engine, original, ids, unread } = *contents.downcast().ok()?;
+        engine.ids.mint = Some(self.mint.clone());
+        engine.ids.foreign = engine.connection.source_ids().count();
+        engine.egress.unblock();
+        let number = self.next;
+        let mailbox = self.enlist(original, ids);
+        for (arrival, bytes) in unread {
+            self.post(number, Mail::Datagrams(arrival, bytes));
+        }
+        if engine.life.is_handshaking() {
+            self.half_open.begin(now, number, None);
+        }
+        Some(Box::new(QuicTunnel::new(engine, Port::Shared(self.udp.clone(), mailbox))))
     }
 
     /// Appends the tokens of the tunnels to wake to `woken`: call
@@ -225,30 +311,54 @@ impl Listener {
     }
 
     /// Feeds datagrams that arrived together, from one address.
-    fn on_arrival(&mut self, now: Instant, arrival: &Arrival, datagrams: &mut [u8]) {
+    fn on_arrival(&mut self, now: Instant, arrival: &Arrival, datagrams: &mut [u8], via: Via) {
         let mut rest = datagrams;
         while !rest.is_empty() {
-            let number = self.route_of(rest);
+            let route = self.route_of(rest, via);
             // Datagrams of the same connection travel together.
             let mut length = arrival.stride.min(rest.len());
-            while number.is_some()
+            while route != Route::Stranger
                 && length < rest.len()
-                && self.route_of(&rest[length..]) == number
+                && self.route_of(&rest[length..], via) == route
             {
                 length = (length + arrival.stride).min(rest.len());
             }
             let (together, behind) = rest.split_at_mut(length);
-            self.counters.datagrams += together.len().div_ceil(arrival.stride) as u64;
-            match number {
-                Some(number) => self.post(number, Mail::Datagrams(*arrival, together.to_vec())),
-                None => self.on_stranger(now, arrival, together),
+            let count = together.len().div_ceil(arrival.stride) as u64;
+            self.counters.datagrams += if via == Via::Socket { count } else { 0 };
+            match route {
+                Route::Connection(number) => {
+                    self.post(number, Mail::Datagrams(*arrival, together.to_vec()));
+                }
+                Route::Worker { worker, is_last } => {
+                    self.counters.handed_over += count;
+                    let (listener, bytes) = (self.udp.local_addr(), together.to_vec());
+                    let stray = Stray { worker, listener, arrival: *arrival, bytes, is_last };
+                    self.strays.push(stray);
+                }
+                Route::Retired => self.counters.dropped += count,
+                Route::Stranger => self.on_stranger(now, arrival, together),
             }
             rest = behind;
         }
     }
 
-    fn route_of(&self, datagram: &[u8]) -> Option<u64> {
-        self.routes.get(&Cid::new(outline(datagram)?.destination)?).copied()
+    fn route_of(&self, datagram: &[u8], via: Via) -> Route {
+        let Some(outline) = outline(datagram) else { return Route::Stranger };
+        let Some(id) = Cid::new(outline.destination) else { return Route::Stranger };
+        if let Some(&number) = self.routes.get(&id) {
+            return Route::Connection(number);
+        }
+        match self.away.find(&id) {
+            Some(worker) if worker == self.group.worker => return Route::Retired,
+            Some(worker) if via != Via::Mover => return Route::Worker { worker, is_last: true },
+            _ => {}
+        }
+        let worker = worker_of(outline.destination, self.group.workers);
+        if via == Via::Socket && worker != self.group.worker {
+            return Route::Worker { worker, is_last: false };
+        }
+        Route::Stranger
     }
 
     /// A datagram that belongs to no connection.
@@ -277,7 +387,7 @@ impl Listener {
     fn on_initial(&mut self, now: Instant, arrival: &Arrival, datagram: &mut [u8]) {
         let Ok(header) = Header::from_slice(datagram, super::cid::CID_LENGTH) else { return };
         let token = header.token.as_deref().unwrap_or_default();
-        let proven = self.retry.check(now, arrival.from, &header.dcid, token);
+        let proven = self.group.retry.check(now, arrival.from, &header.dcid, token);
         let half_open = self.half_open();
         let limit = self.options.retry_above.min(self.options.half_open_max);
         if proven.is_none() && half_open >= limit {
@@ -341,8 +451,9 @@ impl Listener {
             }
             None => quiche::accept(&scid, None, local, peer, &mut self.config),
         };
-        let admission = Admission::new(self.judge.clone(), None, Some(self.spent.clone()));
-        let ids = Ids { mint: Some(self.mint.clone()), ..Ids::default() };
+        let admission = Admission::new(self.judge.clone(), None, Some(self.group.spent.clone()));
+        let (mint, waits) = (Some(self.mint.clone()), self.group.workers > 1);
+        let ids = Ids { mint, waits, ..Ids::default() };
         let options = self.options.socket.clone();
         let mut engine = Engine::new(now, connection.ok()?, admission, ids, peer, options);
         engine.absorb(arrival, datagram);
@@ -352,19 +463,25 @@ impl Listener {
             return None;
         }
         let original = Cid::new(&header.dcid)?;
-        let ids: Vec<Cid> = Cid::new(&id).into_iter().chain([original]).collect();
+        self.half_open.begin(now, self.next, address);
+        let mailbox = self.enlist(original, Cid::new(&id).into_iter().collect());
+        self.fresh.push_back(QuicTunnel::new(engine, Port::Shared(self.udp.clone(), mailbox)));
+        Some(())
+    }
+
+    /// Routes these ids, and the one that the client chose first, to a new connection.
+    fn enlist(&mut self, original: Cid, mut ids: Vec<Cid>) -> Mailbox {
+        ids.push(original);
         let number = self.next;
         self.next += 1;
         for &id in &ids {
             self.routes.insert(id, number);
         }
-        self.half_open.begin(now, number, address);
         let (sender, mail) = mpsc::channel();
-        let mailbox = Mailbox { number, mail, notes: self.notes.0.clone() };
         let connection = Connection { mail: sender, ids, token: None, woken: false };
         self.connections.insert(number, connection);
-        self.fresh.push_back(QuicTunnel::new(engine, Port::Shared(self.udp.clone(), mailbox)));
-        Some(())
+        let (listener, notes) = (self.udp.local_addr(), self.notes.0.clone());
+        Mailbox { number, listener, original, mail, notes }
     }
 
     /// Sends a message to a tunnel and wakes it.
@@ -406,13 +523,22 @@ impl Listener {
             }
             News::OldIds(ids) => {
                 connection.ids.retain(|known| !ids.contains(known));
-                for id in &ids {
-                    self.routes.remove(id);
+                let now = Instant::now();
+                for &id in &ids {
+                    self.routes.remove(&id);
+                    self.away.note(now, id, self.group.worker);
                 }
             }
             News::Blocked if self.blocked.contains(&number) => {}
             News::Blocked => self.blocked.push(number),
             News::HandshakeOver => self.half_open.end(number),
+            News::Moved(worker) => {
+                let now = Instant::now();
+                for &id in &connection.ids {
+                    self.away.note(now, id, worker);
+                }
+                self.on_news(number, News::Gone);
+            }
             News::Gone => {
                 for id in &connection.ids {
                     self.routes.remove(id);
@@ -425,7 +551,7 @@ impl Listener {
 
     fn demand_proof(&mut self, now: Instant, arrival: &Arrival, header: &Header<'_>) {
         let given = self.mint.cid();
-        let token = self.retry.token(now, arrival.from, &header.dcid, &given);
+        let token = self.group.retry.token(now, arrival.from, &header.dcid, &given);
         let given = ConnectionId::from_ref(&given);
         let mut answer = [0; ANSWER_MAX];
         let made =

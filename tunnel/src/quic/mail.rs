@@ -3,6 +3,7 @@
 //! The listener owns the receiving side of the socket and the routes; each tunnel owns its
 //! connection. Datagrams travel to the tunnel, and the tunnel reports what the listener must know.
 
+use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, Sender};
 
 use mio::Token;
@@ -37,6 +38,8 @@ pub(super) enum News {
     Blocked,
     /// Its handshake succeeded or failed.
     HandshakeOver,
+    /// It moved to this worker.
+    Moved(u8),
     /// It was dropped.
     Gone,
 }
@@ -44,6 +47,10 @@ pub(super) enum News {
 /// A tunnel's side of both directions.
 pub(super) struct Mailbox {
     pub(super) number: u64,
+    /// Where the listener listens.
+    pub(super) listener: SocketAddr,
+    /// The id that the client chose first.
+    pub(super) original: Cid,
     pub(super) mail: Receiver<Mail>,
     pub(super) notes: Sender<Note>,
 }

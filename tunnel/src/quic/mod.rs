@@ -18,6 +18,7 @@
 
 mod acks;
 mod admission;
+mod away;
 mod cid;
 mod client;
 mod connection;
@@ -25,6 +26,7 @@ mod context;
 mod datagrams;
 mod egress;
 mod ending;
+mod group;
 mod half_open;
 mod handshake;
 mod ids;
@@ -40,6 +42,7 @@ mod reason;
 mod retry;
 mod socket;
 mod spent;
+mod steering;
 mod tickets;
 mod tunnel;
 mod verify;
@@ -49,6 +52,7 @@ use std::collections::BTreeMap;
 use crate::SocketOptions;
 
 pub use client::Client;
+pub use group::{Group, Stray};
 pub use listener::{Listener, ListenerCounters};
 
 /// The application protocol that both sides require (RFC 7301).

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use super::cid::{keyed, random};
 
 /// Makes and checks tokens.
+#[derive(Clone)]
 pub(super) struct Retry {
     key: [u8; 32],
     begin: Instant,

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use socket2::{SockRef, Socket, Type};
 
+use super::steering;
 use crate::carrier::{self, connect_failure, internal};
 use crate::scratch::{SCRATCH, with_scratch};
 use crate::{CarrierSpec, CloseReason};
@@ -68,7 +69,27 @@ impl Udp {
 
     /// Opens the cloud's socket; an IPv6 wildcard address takes IPv4 as well.
     pub(super) fn bind(address: SocketAddr) -> io::Result<Self> {
-        Self::new(carrier::bind(address, Type::DGRAM)?)
+        Self::new(carrier::bind(address, Type::DGRAM, false)?)
+    }
+
+    /// Opens one of the sockets that several event loops bind to one address, in their order. The
+    /// first one checks that nobody else has the address. With `steered` it has the kernel choose
+    /// among so many sockets by the connection id.
+    pub(super) fn bind_shared(
+        address: SocketAddr,
+        is_first: bool,
+        steered: Option<u8>,
+    ) -> io::Result<Self> {
+        if is_first {
+            drop(carrier::bind(address, Type::DGRAM, false)?);
+        }
+        let socket = carrier::bind(address, Type::DGRAM, true)?;
+        if let Some(workers) = steered.filter(|_| is_first)
+            && let Err(error) = steering::attach(&socket, workers)
+        {
+            tracing::warn!(%error, "the kernel cannot steer QUIC: workers hand datagrams over");
+        }
+        Self::new(socket)
     }
 
     fn new(socket: Socket) -> io::Result<Self> {

@@ -5,21 +5,32 @@
 //! data anyway.
 
 use std::collections::{HashSet, VecDeque};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The TLS client random of a first flight.
 pub(super) type Mark = [u8; 32];
 
-/// The marks of the last [`KEPT`], at most [`MARKS_MAX`].
+/// The marks of the last [`KEPT`], at most [`MARKS_MAX`]. Listeners of several event loops share
+/// them, because a replay may arrive at another one; only first flights with early data lock them.
 #[derive(Debug, Default)]
-pub(super) struct Spent {
+pub(super) struct Spent(Mutex<Marks>);
+
+#[derive(Debug, Default)]
+struct Marks {
     marks: HashSet<Mark>,
     order: VecDeque<(Instant, Mark)>,
 }
 
 impl Spent {
     /// Notes a first flight; false if it is a replay.
-    pub(super) fn note(&mut self, now: Instant, mark: Mark) -> bool {
+    pub(super) fn note(&self, now: Instant, mark: Mark) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).note(now, mark)
+    }
+}
+
+impl Marks {
+    fn note(&mut self, now: Instant, mark: Mark) -> bool {
         while let Some(&(at, oldest)) = self.order.front()
             && (now.saturating_duration_since(at) > KEPT || self.order.len() >= MARKS_MAX)
         {
@@ -44,7 +55,7 @@ mod tests {
 
     #[test]
     fn replays_are_rejected_for_two_minutes_and_memory_is_bounded() {
-        let (now, mut spent) = (Instant::now(), Spent::default());
+        let (now, mut spent) = (Instant::now(), Marks::default());
         assert!(spent.note(now, [1; 32]));
         assert!(!spent.note(now + KEPT, [1; 32]));
         assert!(spent.note(now + KEPT * 2, [1; 32]));

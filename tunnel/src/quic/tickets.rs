@@ -3,16 +3,15 @@
 //! There is one ticket for each carrier and address, so that tickets never link two carriers. It is
 //! used until a newer one arrives, so that all racing attempts have one.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 type Key = (String, SocketAddr);
 
 /// All tickets of a client: beyond [`TICKETS_MAX`] all are dropped.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Tickets(Rc<RefCell<BTreeMap<Key, Vec<u8>>>>);
+pub(super) struct Tickets(Arc<Mutex<BTreeMap<Key, Vec<u8>>>>);
 
 /// The place of one connection's tickets.
 #[derive(Debug)]
@@ -23,6 +22,12 @@ pub(super) struct Place {
 }
 
 impl Tickets {
+    /// Only one thread uses a client, so nothing waits for this lock; it makes connections
+    /// [`Send`].
+    fn held(&self) -> MutexGuard<'_, BTreeMap<Key, Vec<u8>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(super) fn place(&self, carrier: &str, peer: SocketAddr) -> Place {
         Place { tickets: self.clone(), key: (carrier.to_owned(), peer), last: Vec::new() }
     }
@@ -31,7 +36,7 @@ impl Tickets {
 impl Place {
     /// The newest ticket.
     pub(super) fn newest(&self) -> Option<Vec<u8>> {
-        self.tickets.0.borrow().get(&self.key).cloned()
+        self.tickets.held().get(&self.key).cloned()
     }
 
     /// Stores a session of `quiche`; called often, so a known one costs only a comparison.
@@ -40,7 +45,7 @@ impl Place {
             return;
         }
         session.clone_into(&mut self.last);
-        let mut held = self.tickets.0.borrow_mut();
+        let mut held = self.tickets.held();
         if held.len() >= TICKETS_MAX && !held.contains_key(&self.key) {
             held.clear();
         }
@@ -49,7 +54,7 @@ impl Place {
 
     /// Drops the ticket: the next handshake is a full one.
     pub(super) fn forget(&mut self) {
-        self.tickets.0.borrow_mut().remove(&self.key);
+        self.tickets.held().remove(&self.key);
     }
 }
 

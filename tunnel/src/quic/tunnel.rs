@@ -6,6 +6,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -15,20 +16,39 @@ use mio::{Interest, Registry, Token};
 use polyrail_congestion::Knowledge;
 use polyrail_model::{LinkSample, TunnelMode, Unit};
 
+use super::cid::Cid;
 use super::connection::Engine;
+use super::group::Packed;
 use super::mail::{Mail, Mailbox, News};
 use super::socket::Udp;
 use crate::phase::TunnelPhase;
-use crate::{Tunnel, TunnelDrops, TunnelEvent};
+use crate::{Parcel, Tunnel, TunnelDrops, TunnelEvent};
 
 /// A tunnel of QUIC over UDP.
 pub(super) struct QuicTunnel {
-    engine: Engine,
+    engine: Held,
     port: Port,
     /// Whether the own socket may be readable; readiness is edge-triggered.
     readable: bool,
     /// Whether the listener still counts its handshake.
     half_open: bool,
+}
+
+/// The engine of a tunnel that was not packed.
+struct Held(Option<Engine>);
+
+impl Deref for Held {
+    type Target = Engine;
+
+    fn deref(&self) -> &Engine {
+        self.0.as_ref().expect("packing consumes the tunnel")
+    }
+}
+
+impl DerefMut for Held {
+    fn deref_mut(&mut self) -> &mut Engine {
+        self.0.as_mut().expect("packing consumes the tunnel")
+    }
 }
 
 /// The way to the network.
@@ -48,6 +68,7 @@ impl Port {
 
 impl QuicTunnel {
     pub(super) fn new(engine: Engine, port: Port) -> Self {
+        let engine = Held(Some(engine));
         Self { engine, port, readable: false, half_open: true }
     }
 
@@ -55,7 +76,7 @@ impl QuicTunnel {
     fn read(&mut self, now: Instant) -> usize {
         match &self.port {
             Port::Own(udp) if self.readable => {
-                let engine = &mut self.engine;
+                let engine = &mut *self.engine;
                 match udp.receive(&mut |arrival, bytes| engine.absorb(arrival, bytes)) {
                     Ok(bytes) => {
                         engine.after_absorb(now);
@@ -114,7 +135,7 @@ impl QuicTunnel {
     /// Reports changes to the listener.
     fn report(&mut self) {
         let Port::Shared(_, mailbox) = &self.port else { return };
-        let engine = &mut self.engine;
+        let engine = &mut *self.engine;
         if !engine.ids.new.is_empty() {
             mailbox.report(News::NewIds(std::mem::take(&mut engine.ids.new)));
         }
@@ -248,6 +269,22 @@ impl Tunnel for QuicTunnel {
         Err(io::ErrorKind::Unsupported.into())
     }
 
+    fn pack(mut self: Box<Self>, worker: usize) -> Option<Parcel> {
+        self.report();
+        let Port::Shared(_, mailbox) = &self.port else { return None };
+        mailbox.report(News::Moved(worker.try_into().ok()?));
+        let unread = mailbox.mail.try_iter().filter_map(|mail| match mail {
+            Mail::Datagrams(arrival, bytes) => Some((arrival, bytes)),
+            Mail::GiveWay => None,
+        });
+        let unread = unread.collect();
+        let (listener, original) = (mailbox.listener, mailbox.original);
+        let engine = self.engine.0.take()?;
+        let ids = engine.connection.source_ids().filter_map(|id| Cid::new(id)).collect();
+        let contents = Box::new(Packed { engine, original, ids, unread });
+        Some(Parcel::Quic { listener, contents })
+    }
+
     fn knowledge(&self) -> Option<Knowledge> {
         self.engine.meter.pacer.as_ref()?.knowledge()
     }
@@ -274,8 +311,9 @@ impl Tunnel for QuicTunnel {
 
 impl Drop for QuicTunnel {
     fn drop(&mut self) {
-        self.engine.abandon();
-        self.engine.settle(self.port.udp(), Instant::now());
+        let Some(engine) = &mut self.engine.0 else { return };
+        engine.abandon();
+        engine.settle(self.port.udp(), Instant::now());
         if let Port::Shared(_, mailbox) = &self.port {
             mailbox.report(News::Gone);
         }

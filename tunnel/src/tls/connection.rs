@@ -29,7 +29,7 @@ use crate::events::Events;
 use crate::kernel::TcpInfo;
 use crate::phase::{TunnelLife, TunnelPhase};
 use crate::scratch::with_scratch;
-use crate::{CloseReason, FRAMES_MAX, SocketOptions, Tunnel, TunnelDrops, TunnelEvent};
+use crate::{CloseReason, FRAMES_MAX, Parcel, SocketOptions, Tunnel, TunnelDrops, TunnelEvent};
 
 /// The parts of a new tunnel.
 pub(super) struct Start {
@@ -431,6 +431,10 @@ impl Tunnel for TlsTunnel {
 
     fn set_congestion(&mut self, name: &str) -> io::Result<()> {
         set_congestion(&SockRef::from(&self.socket), name).map_err(io::Error::other)
+    }
+
+    fn pack(self: Box<Self>, _worker: usize) -> Option<Parcel> {
+        Some(Parcel::Whole(self))
     }
 
     fn datagram_drops(&self) -> TunnelDrops {

@@ -19,7 +19,23 @@ impl Listener {
     /// # Errors
     /// The address is taken, not on this host, or its port needs privileges.
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
-        let socket = carrier::bind(address, Type::STREAM)?;
+        Self::bind_with(address, false)
+    }
+
+    /// The same, together with other listeners of this process: the kernel gives each connection to
+    /// one of them. The first one checks that nobody else has the address.
+    ///
+    /// # Errors
+    /// As [`Listener::bind`].
+    pub fn bind_shared(address: SocketAddr, is_first: bool) -> io::Result<Self> {
+        if is_first {
+            drop(carrier::bind(address, Type::STREAM, false)?);
+        }
+        Self::bind_with(address, true)
+    }
+
+    fn bind_with(address: SocketAddr, shared: bool) -> io::Result<Self> {
+        let socket = carrier::bind(address, Type::STREAM, shared)?;
         socket.listen(BACKLOG)?;
         Ok(Self(TcpListener::from_std(socket.into())))
     }

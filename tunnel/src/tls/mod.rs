@@ -22,7 +22,7 @@ use rustls::crypto::{CryptoProvider, ring};
 
 pub use client::Client;
 pub use listener::Listener;
-pub use server::Server;
+pub use server::{Server, Sessions};
 
 /// The application protocol that both sides require (RFC 7301).
 pub const ALPN: &[u8] = b"polyrail/1";

@@ -28,6 +28,16 @@ pub struct Server {
     verifier: Arc<PeerVerifier>,
 }
 
+/// The sessions that can be resumed. Only handshakes lock them.
+#[derive(Clone, Debug)]
+pub struct Sessions(Arc<ServerSessionMemoryCache>);
+
+impl Default for Sessions {
+    fn default() -> Self {
+        Self(ServerSessionMemoryCache::new(SESSIONS_MAX))
+    }
+}
+
 impl Server {
     /// Prepares to accept gateways.
     ///
@@ -38,7 +48,19 @@ impl Server {
         options: SocketOptions,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, IdentityError> {
-        let sessions = ServerSessionMemoryCache::new(SESSIONS_MAX);
+        Self::with_sessions(identity, options, clock, Sessions::default())
+    }
+
+    /// The same for one of several event loops: each resumes the sessions of all.
+    ///
+    /// # Errors
+    /// As [`Server::new`].
+    pub fn with_sessions(
+        identity: TlsIdentity,
+        options: SocketOptions,
+        clock: Arc<dyn Clock>,
+        Sessions(sessions): Sessions,
+    ) -> Result<Self, IdentityError> {
         let verifier = Arc::new(PeerVerifier::of_gateways(identity.clone(), clock.clone()));
         let config = set_up(&identity, &clock, &sessions, &verifier)?;
         Ok(Self { options, clock, sessions, config, verifier })

@@ -10,5 +10,6 @@ mod quic;
 mod quic_identity;
 mod quic_link;
 mod quic_listener;
+mod quic_workers;
 mod quic_world;
 mod tls;

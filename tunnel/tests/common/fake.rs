@@ -6,18 +6,17 @@
 
 #![allow(dead_code)] // each crate uses its part
 
-use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use mio::event::Source;
 use mio::net::UnixStream;
 use mio::{Interest, Registry, Token};
 use polyrail_model::{Identity, LinkSample, TunnelMode, Unit};
-use polyrail_tunnel::{CloseReason, Established, Tunnel, TunnelDrops, TunnelEvent};
+use polyrail_tunnel::{CloseReason, Established, Parcel, Tunnel, TunnelDrops, TunnelEvent};
 
 /// One end of a fake tunnel.
 #[derive(Debug)]
@@ -39,7 +38,7 @@ const EXPIRES_S: u64 = 4_102_444_800;
 
 /// The test's orders to one end, also after the tunnel was boxed and given away.
 #[derive(Clone, Debug)]
-pub struct FakeControl(Rc<RefCell<Orders>>);
+pub struct FakeControl(Arc<Mutex<Orders>>);
 
 #[derive(Debug)]
 struct Orders {
@@ -84,7 +83,7 @@ impl FakeTunnel {
             up: Some(up),
             closed: None,
             over: false,
-            control: FakeControl(Rc::new(RefCell::new(orders))),
+            control: FakeControl(Arc::new(Mutex::new(orders))),
         }
     }
 
@@ -110,7 +109,7 @@ impl FakeTunnel {
     }
 
     fn obey(&mut self) {
-        let breaking = self.control.0.borrow_mut().breaking.take();
+        let breaking = self.control.orders().breaking.take();
         if let Some(reason) = breaking {
             self.end(reason);
         }
@@ -132,24 +131,28 @@ impl FakeTunnel {
 }
 
 impl FakeControl {
+    fn orders(&self) -> MutexGuard<'_, Orders> {
+        self.0.lock().unwrap()
+    }
+
     /// Ends the tunnel with `reason` at its next readiness, timeout or event poll.
     pub fn break_with(&self, reason: CloseReason) {
-        self.0.borrow_mut().breaking = Some(reason);
+        self.orders().breaking = Some(reason);
     }
 
     /// The peer does not answer a close: the tunnel stays until it breaks.
     pub fn linger(&self) {
-        self.0.borrow_mut().lingers = true;
+        self.orders().lingers = true;
     }
 
     /// It has dropped these datagrams.
     pub fn drop_datagrams(&self, drops: TunnelDrops) {
-        self.0.borrow_mut().drops += drops;
+        self.orders().drops += drops;
     }
 
     /// The congestion control that was set last.
     pub fn congestion(&self) -> Option<String> {
-        self.0.borrow().congestion.clone()
+        self.orders().congestion.clone()
     }
 }
 
@@ -247,18 +250,22 @@ impl Tunnel for FakeTunnel {
 
     fn close(&mut self, now: Instant) {
         self.flush(now);
-        if !self.control.0.borrow().lingers {
+        if !self.control.orders().lingers {
             self.end(CloseReason::Local);
         }
     }
 
     fn set_congestion(&mut self, name: &str) -> io::Result<()> {
-        self.control.0.borrow_mut().congestion = Some(name.to_owned());
+        self.control.orders().congestion = Some(name.to_owned());
         Ok(())
     }
 
+    fn pack(self: Box<Self>, _worker: usize) -> Option<Parcel> {
+        Some(Parcel::Whole(self))
+    }
+
     fn datagram_drops(&self) -> TunnelDrops {
-        self.control.0.borrow().drops
+        self.control.orders().drops
     }
 
     fn local_addr(&self) -> Option<SocketAddr> {

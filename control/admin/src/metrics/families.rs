@@ -158,6 +158,19 @@ pub(super) const CLOUD: &[Family<Scrape>] = &[
             failed.map(|&(reason, count)| (reason, Value::Whole(count))).collect()
         }),
     ),
+    Family::gauge(
+        "workers",
+        "Workers: data planes with an event loop each.",
+        One(|scrape| scrape.plane.cloud.as_ref().and_then(|cloud| whole(cloud.workers))),
+    ),
+    Family::counter(
+        "handed_over",
+        "Tunnels and datagrams that arrived at a worker and belong to another one.",
+        By("what", |scrape| {
+            let counts = scrape.plane.cloud.iter().flat_map(|cloud| &cloud.handed_over);
+            counts.map(|&(what, count)| (what, Value::Whole(count))).collect()
+        }),
+    ),
     Family::counter(
         "gateway_reports_ignored",
         "Reports of gateways that were invalid or came too fast.",

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::figures::{LinkDbFigures, Scrape};
 use crate::control::Control;
-use crate::{AdminCommand, AdminError};
+use crate::{AdminCommand, AdminError, merge};
 
 /// The routes of the metrics' listener.
 pub(crate) fn router<C: Tables>(control: Arc<Control<C>>) -> Router {
@@ -51,7 +51,7 @@ impl<C: Tables> Control<C> {
     }
 
     async fn scrape(&self) -> Result<Scrape, AdminError> {
-        let mut plane = self.ask(AdminCommand::Metrics).await?;
+        let mut plane = merge::metrics(self.ask_all(AdminCommand::Metrics).await?);
         let linkdb: Option<LinkDbFigures> = match &self.linkdb {
             None => None,
             // A thread that does not answer has no figures.

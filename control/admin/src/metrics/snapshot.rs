@@ -56,6 +56,10 @@ pub struct CloudCounts {
     pub reports: Vec<ReceivedReport>,
     /// Reports that were invalid or came too fast, since the start.
     pub reports_ignored: u64,
+    /// Tunnels and datagrams that workers handed to others since the start, by kind and outcome.
+    pub handed_over: Vec<Count>,
+    /// Workers.
+    pub workers: u64,
 }
 
 /// The latest report of a gateway.

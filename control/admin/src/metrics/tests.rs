@@ -45,6 +45,7 @@ fn full(role: NodeRole) -> Scrape {
     let age = std::time::Duration::from_secs(4);
     let cloud = CloudCounts {
         dials_failed: vec![("refused", 2)],
+        handed_over: vec![("tunnels", 3)],
         reports: vec![ReceivedReport { gateway: "train-7".to_owned(), age, report }],
         ..CloudCounts::default()
     };

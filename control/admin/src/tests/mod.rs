@@ -219,7 +219,7 @@ fn answer(command: AdminCommand<GatewayTables>) {
         AdminCommand::Users { query, reply } => {
             let (flows, session, user) = (Reverse(2), SessionKey(1), UserId(0xab));
             let next = (query.limit == 1).then_some(UserPlace { flows, session, user });
-            reply.send(UserPage { users: vec![user_ab()], next });
+            reply.send(UserPage { users: vec![user_ab()], next, places: Vec::new() });
         }
         AdminCommand::Metrics(reply) => reply.send(MetricsSnapshot::default()),
         AdminCommand::Report(_) => {}

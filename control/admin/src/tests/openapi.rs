@@ -68,7 +68,8 @@ fn answers_have_exactly_the_documented_fields() {
     assert_documented("Paths", &json!({ "paths": [full_path(), path_a()] }));
     assert_documented("Path", &full_path());
     assert_documented("Flows", &FlowPage { flows: vec![flow()], next: Some(flow().id) });
-    let users = UserPage { users: vec![user_ab()], next: "1-1-00000000000000ab".parse().ok() };
+    let next = "1-1-00000000000000ab".parse().ok();
+    let users = UserPage { users: vec![user_ab()], next, places: Vec::new() };
     assert_documented("Users", &users);
     assert_documented("Users", &UserPage::default());
     let change = ChangeLine { key: "k".to_owned(), from: None, to: Some("v".to_owned()) };

@@ -180,7 +180,7 @@ fn every_field_is_in_the_reference() {
         full_path(),
         full_status(),
         FlowPage { flows: vec![flow()], next: None },
-        UserPage { users: vec![user_ab()], next: None },
+        UserPage { users: vec![user_ab()], next: None, places: Vec::new() },
         Reloaded { changes: vec![line], warnings: Vec::new() },
         speedtest(),
         PathChange {

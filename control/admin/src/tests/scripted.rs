@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use tokio_test::io::Builder;
 
 use super::super::connection::{CLIENT_TIMEOUT, serve};
-use super::super::control::ANSWER_WAIT;
+use super::super::plane::ANSWER_WAIT;
 use super::super::routes::{BODY_MAX, router};
 use super::super::{AdminEvent, Timestamp};
 use super::*;

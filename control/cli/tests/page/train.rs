@@ -86,7 +86,7 @@ fn answer(command: AdminCommand<GatewayTables>, seconds: f64, busy: bool) {
         AdminCommand::Paths(reply) => reply.send(paths(seconds, busy)),
         AdminCommand::Users { reply, .. } => {
             let users = (0..if busy { 14 } else { 0 }).map(|user| self::user(user, seconds));
-            reply.send(UserPage { users: users.collect(), next: None });
+            reply.send(UserPage { users: users.collect(), next: None, places: Vec::new() });
         }
         AdminCommand::Flows { reply, .. } => reply.send(FlowPage::default()),
         AdminCommand::SetPath { .. }
