@@ -20,7 +20,7 @@ export PROFILE
 .PHONY: help setup build release test check quick fmt shell clippy doc deny tidy fuzz-smoke
 .PHONY: attack compile-tests fuzz previous check-release soak packages packages-arm64 guide
 .PHONY: random-million demo matrix bench bench-tunnel bench-udp bench-linkdb bench-rail
-.PHONY: bench-operate bench-rail-smoke smoke
+.PHONY: bench-operate bench-scale bench-rail-smoke smoke
 .PHONY: sim sim-calibrate sim-validate sim-rail studies linkdb-eval
 
 help: ## this list
@@ -131,6 +131,10 @@ bench-linkdb: setup ## what forecasts are worth with real daemons, as RESULT lin
 bench-operate: setup ## clouds that die and drain, caps, load, as RESULT lines (release; 12 min)
 	$(CARGO) build --locked --release --workspace --bins
 	target/release/polyrail-lab bench-operate
+
+bench-scale: setup ## a fleet's LinkDB in PostgreSQL, as RESULT lines (release build; 10 min)
+	$(CARGO) build --locked --release --workspace --bins
+	target/release/polyrail-lab fleet
 
 attack: setup ## passengers and gateways that misbehave; how others fare (release; long)
 	$(CARGO) build --locked --release --workspace --bins

@@ -19,7 +19,7 @@ use mio::event::Event as Readiness;
 use mio::{Poll, Registry, Token};
 use polyrail_admin::metrics::REPORT;
 use polyrail_admin::{AdminEvent, AdminOptions, StartOptions};
-use polyrail_config::{CloudConfig, CloudTables};
+use polyrail_config::{CloudConfig, CloudTables, SharedConfig};
 use polyrail_daemon::start::{
     linkdb_probe, linkdb_settings, prepare_process, random, relay_settings, session_settings,
     signals, start_linkdb,
@@ -27,10 +27,11 @@ use polyrail_daemon::start::{
 use polyrail_daemon::{Certificates, Daemon, Refusals, Refused, Supervisor, Survey};
 use polyrail_identity::TlsIdentity;
 use polyrail_model::{Bitrate, Destination, Families, Identity, NodeRole, TunnelMode, UserId};
-use polyrail_relay::{LogLimiter, Relay, RelayEvent, Shell, Shutdown};
+use polyrail_relay::{Foresight, LogLimiter, Relay, RelayEvent, Shell, Shutdown};
 use polyrail_session::{
     Endpoint, Event, FlowKey, PathReport, ResetReason, SessionKey, Settings, TunnelKey,
 };
+use polyrail_shared::Server;
 use polyrail_tunnel::CloseReason;
 
 use crate::access::AccessList;
@@ -75,6 +76,7 @@ pub fn run(config: CloudConfig, start: StartOptions) -> anyhow::Result<()> {
         start_linkdb(linkdb, settings, NodeRole::Cloud, name.as_str(), &waker)
     });
     let linkdb = linkdb.transpose()?;
+    share_linkdb(&config, linkdb.as_ref())?;
     // A cloud has no telemetry sources.
     let probe = linkdb.as_ref().map(|linkdb| linkdb_probe(linkdb, Vec::new));
     let options = AdminOptions {
@@ -115,6 +117,19 @@ pub fn run(config: CloudConfig, start: StartOptions) -> anyhow::Result<()> {
     polyrail_relay::run(&mut poll, &mut relay, &mut cloud).context("the event loop failed")?;
     tracing::info!("polyrail-cloud stopped");
     Ok(())
+}
+
+/// Starts the thread of the database that this cloud shares with others, if there is one.
+fn share_linkdb(config: &CloudConfig, linkdb: Option<&Foresight>) -> anyhow::Result<()> {
+    let shared = config.common.linkdb.as_ref().and_then(|linkdb| linkdb.shared.as_ref());
+    let Some((SharedConfig { url, password_file, ca }, linkdb)) = shared.zip(linkdb) else {
+        return Ok(());
+    };
+    let (url, password_file, ca) = (url.clone(), password_file.clone(), ca.clone());
+    let server = Server { url, password_file, ca };
+    server.check().context("linkdb.shared.url")?;
+    polyrail_shared::start(server, linkdb.feeder())
+        .context("cannot start the thread of the shared LinkDB")
 }
 
 pub(crate) fn access_list(config: &CloudConfig) -> AccessList {

@@ -10,7 +10,7 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 use polyrail_interop::bench::Suite;
 use polyrail_interop::{
-    attack, bench, bench_linkdb, bench_operate, bench_tunnel, bench_udp, demo, matrix, rail, soak,
+    attack, bench, bench_fleet, bench_linkdb, bench_operate, bench_tunnel, bench_udp, demo, matrix, rail, soak,
     trials,
 };
 
@@ -42,6 +42,8 @@ enum Command {
     BenchLinkdb(Selection),
     /// Measure failover between clouds, drains and blackouts
     BenchOperate(Selection),
+    /// Measure the record traffic of a fleet through a shared LinkDB in PostgreSQL
+    Fleet(Selection),
     /// Attack the daemons as a passenger and as a gateway, and measure how others fare
     Attack(Selection),
     /// Play the same trips with Polyrail and with its rivals, in real time
@@ -96,6 +98,7 @@ fn run(command: Command) -> Result<()> {
         Command::BenchUdp(selection) => measure(&bench_udp::SUITE, selection),
         Command::BenchLinkdb(selection) => measure(&bench_linkdb::SUITE, selection),
         Command::BenchOperate(selection) => measure(&bench_operate::SUITE, selection),
+        Command::Fleet(Selection { smoke, only }) => bench_fleet::run(smoke, only.as_deref()),
         Command::Attack(selection) => measure(&attack::SUITE, selection),
         Command::Rail(options) => rail::run(&options),
         Command::Smoke => bench::smoke(&SUITES),

@@ -13,6 +13,7 @@ use super::cloud::CloudEngine;
 use super::gateway::GatewayEngine;
 use super::options::Options;
 use super::{Engine, Input, Output, StoreState, WorkerState};
+use crate::shared::{Answer, Told};
 use polyrail_model::NodeRole;
 
 pub(super) struct Thread {
@@ -20,12 +21,17 @@ pub(super) struct Thread {
     pub(super) received: Receiver<Message>,
     pub(super) output: SyncSender<Output>,
     pub(super) counts: Arc<Counts>,
+    pub(super) shared: Option<Box<dyn Fn() + Send>>,
 }
 
 /// A message of the handle.
 pub(super) enum Message {
     Input(Input),
     State(SyncSender<WorkerState>),
+    /// News of the shared database.
+    Share(Told, SyncSender<Option<Answer>>),
+    /// Called when entries were written that the shared database may lack.
+    Waker(Box<dyn Fn() + Send>),
     Stop,
     #[cfg(test)]
     Panic,
@@ -80,6 +86,8 @@ impl Thread {
                     self.counts.inputs_waiting.fetch_sub(1, Ordering::Relaxed);
                     self.counts.inputs_dropped.fetch_add(1, Ordering::Relaxed);
                 }
+                Message::Share(_, reply) => drop(reply.send(None)),
+                Message::Waker(_) => {}
                 Message::Stop => return,
                 #[cfg(test)]
                 Message::Panic => {}
@@ -104,6 +112,11 @@ impl Thread {
         if engine.write(Instant::now(), wall_ms()) {
             self.hand_over(engine);
         }
+        if engine.take_unshared()
+            && let Some(wake) = &self.shared
+        {
+            wake();
+        }
         Ok(())
     }
 
@@ -119,6 +132,10 @@ impl Thread {
             Message::State(reply) => {
                 let _ = reply.send(self.counted(engine.state(Instant::now())));
             }
+            Message::Share(told, reply) => {
+                let _ = reply.send(engine.share(Instant::now(), wall_ms(), told));
+            }
+            Message::Waker(waker) => self.shared = Some(waker),
             Message::Stop => return Err(Stopped),
             #[cfg(test)]
             Message::Panic => panic!("requested by the test"),
