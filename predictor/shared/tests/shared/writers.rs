@@ -123,7 +123,7 @@ fn quota_holds_for_the_fleet_and_delays_nobody_else() {
     b.send(&other, 0, handovers(1, 0, 1_000, NOW_MS));
     let of_two = "SELECT count(*) FROM polyrail.entry JOIN polyrail.log ON number = log
         WHERE writer = 'train-2'";
-    b.wait(SOON, |entries, _| entries > 3_800).unwrap();
+    b.wait(SOON, |entries, _| entries > 3_000).unwrap();
     let two: u64 = fleet.postgres.sql(of_two).unwrap().parse().unwrap();
     let rows = fleet.rows();
     // A new log counts as 1,000.
