@@ -161,7 +161,10 @@ fn clouds_have_all_entries_in_the_end_and_no_purged_one() {
         for train in 0..3 {
             let Some((reach, there)) = server.logs.get(&id(train)) else { continue };
             assert!(there.keys().copied().eq(reach.floor..reach.next), "seed {seed}: a gap");
-            for cloud in &clouds {
+            // A cloud need not know a log that is empty.
+            let is_empty = reach.floor == reach.next;
+            let knows = |cloud: &&Cloud| !is_empty || cloud.store.find(&id(train)).is_some();
+            for cloud in clouds.iter().filter(knows) {
                 assert_eq!(local(&cloud.store, &id(train)), *reach, "seed {seed}");
                 assert!(cloud.numbers(&id(train)).into_iter().eq(reach.floor..reach.next));
             }

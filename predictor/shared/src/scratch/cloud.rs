@@ -146,7 +146,7 @@ fn handover(train: u64, number: u64, at_ms: u64) -> Entry {
         from: CellId(cell),
         to: Some(CellId(cell + 1)),
         rsrp: None,
-        outcome: if cell % 16 == 0 { HandoverOutcome::TypeII } else { HandoverOutcome::Success },
+        outcome: HandoverOutcome::Success,
         dark: Duration::from_millis(50),
     };
     Entry::Handover(handover, None)

@@ -36,7 +36,7 @@ fn outage_of_a_day_is_caught_up_without_gap_or_duplicate() {
     let mut b = fleet.cloud_with("b", fleet.postgres.server("b")).unwrap();
     for hour in 0..24 {
         for train in 0..4 {
-            let moves = train % 2 == 0;
+            let moves = [0, 2].contains(&train);
             let is_on_a = (train < 2) != (moves && hour >= 12);
             // After its move a train repeats its log, because the new cloud lacks it.
             let from = if moves && hour == 12 { 0 } else { hour };
