@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::RecvError;
 use std::time::Duration;
 
-use polyrail_predictor::shared::{Answer, ENTRIES_MAX, Told};
+use polyrail_predictor::shared::{Answer, ENTRIES_MAX, News};
 use polyrail_predictor::worker::Feeder;
 use tokio::runtime::Builder;
 use tokio::sync::Notify;
@@ -23,34 +23,34 @@ pub fn start(server: Server, linkdb: Feeder) -> io::Result<()> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let thread = std::thread::Builder::new().name("linkdb-shared".to_owned());
     thread.spawn(move || {
-        let news = Arc::new(Notify::new());
-        let wake = news.clone();
-        linkdb.on_unshared(Box::new(move || wake.notify_one()));
+        let wake = Arc::new(Notify::new());
+        let waker = wake.clone();
+        linkdb.on_unshared(Box::new(move || waker.notify_one()));
         // An error here is the end of LinkDB's thread.
-        let _ = runtime.block_on(serve(&server, &linkdb, &news));
+        let _ = runtime.block_on(serve(&server, &linkdb, &wake));
     })?;
     Ok(())
 }
 
-async fn serve(server: &Server, linkdb: &Feeder, news: &Arc<Notify>) -> Result<(), RecvError> {
-    let (mut wait, mut told) = (RETRY, None);
+async fn serve(server: &Server, linkdb: &Feeder, wake: &Arc<Notify>) -> Result<(), RecvError> {
+    let (mut wait, mut logged) = (RETRY, None);
     loop {
         let mut was_open = false;
-        let error = match exchange(server, linkdb, news, &mut was_open).await {
+        let error = match exchange(server, linkdb, wake, &mut was_open).await {
             Ok(ended) => return Err(ended),
             Err(error) => error.to_string(),
         };
         if was_open {
             wait = RETRY;
         }
-        if told.as_ref() != Some(&error) || was_open {
+        if logged.as_ref() != Some(&error) || was_open {
             tracing::warn!(error, "cannot use the shared LinkDB; entries wait");
-            told = Some(error.clone());
+            logged = Some(error.clone());
         }
         let until = Instant::now() + wait;
         while Instant::now() < until {
             // In short steps, because this also shows whether LinkDB's thread still runs.
-            linkdb.share(Told { error: Some(error.clone()), ..Told::default() })?;
+            linkdb.share(News { error: Some(error.clone()), ..News::default() })?;
             sleep(RETRY).await;
         }
         wait = (wait * 2).min(RETRY_MAX);
@@ -61,11 +61,11 @@ async fn serve(server: &Server, linkdb: &Feeder, news: &Arc<Notify>) -> Result<(
 async fn exchange(
     server: &Server,
     linkdb: &Feeder,
-    news: &Arc<Notify>,
+    wake: &Arc<Notify>,
     was_open: &mut bool,
 ) -> Result<RecvError, SharedError> {
-    let mut database = Database::open(server, news.clone()).await?;
-    let mut told = Told { is_whole: true, marks: database.list().await?, ..Told::default() };
+    let mut database = Database::open(server, wake.clone()).await?;
+    let mut news = News { is_whole: true, marks: database.list().await?, ..News::default() };
     *was_open = true;
     tracing::info!("the shared LinkDB is reachable");
     let mut rotate_at = Instant::now();
@@ -74,7 +74,7 @@ async fn exchange(
             rotate_at = Instant::now() + ROTATE_EVERY;
             database.rotate().await?;
         }
-        let answer = match linkdb.share(told) {
+        let answer = match linkdb.share(news) {
             Err(ended) => return Ok(ended),
             Ok(answer) => answer,
         };
@@ -82,33 +82,33 @@ async fn exchange(
             // The local database lost the news.
             sleep(RETRY_LOCAL).await;
             database.forget();
-            told = Told { is_whole: true, marks: database.list().await?, ..Told::default() };
+            news = News { is_whole: true, marks: database.list().await?, ..News::default() };
             continue;
         };
         if answer == Answer::default() {
-            let _ = timeout(POLL_EVERY, news.notified()).await;
+            let _ = timeout(POLL_EVERY, wake.notified()).await;
         }
-        told = turn(&mut database, answer).await?;
-        let read: usize = told.spans.iter().map(|span| span.entries.len()).sum();
-        if read.max(told.sent as usize) < ENTRIES_MAX / 2 {
+        news = turn(&mut database, answer).await?;
+        let read: usize = news.spans.iter().map(|span| span.entries.len()).sum();
+        if read.max(news.sent as usize) < ENTRIES_MAX / 2 {
             // So a busy fleet needs few transactions.
             sleep(COLLECT).await;
         }
     }
 }
 
-async fn turn(database: &mut Database, answer: Answer) -> Result<Told, SharedError> {
+async fn turn(database: &mut Database, answer: Answer) -> Result<News, SharedError> {
     let Answer { offers, wants } = answer;
-    let mut told = Told::default();
+    let mut news = News::default();
     if !offers.is_empty() {
         let Taken { marks, refused, added } = database.append(offers).await?;
-        (told.marks, told.refused, told.sent) = (marks, refused, added);
+        (news.marks, news.refused, news.sent) = (marks, refused, added);
     }
     if !wants.is_empty() {
-        told.spans = database.read(wants).await?;
+        news.spans = database.read(wants).await?;
     }
-    told.marks.extend(database.list().await?);
-    Ok(told)
+    news.marks.extend(database.list().await?);
+    Ok(news)
 }
 
 /// How long news are collected.

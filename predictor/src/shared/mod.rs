@@ -5,8 +5,8 @@
 //! appears later, and this database's own mark of a log is the only cursor that there is. What the
 //! shared database lacks is what lies above its mark here: this file is the outbox.
 //!
-//! Sans-IO: another thread reaches the server. It tells its news ([`Told`]) and is answered with
-//! the next entries to append and to read ([`Answer`]). After a failure it lists all marks again,
+//! Sans-IO: another thread reaches the server. It reports its news ([`News`]) and receives the
+//! next entries to append and to read ([`Answer`]). After a failure it lists all marks again,
 //! so nothing else is kept.
 
 mod room;
@@ -76,7 +76,7 @@ pub struct Want {
 
 /// News of the shared database.
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct News {
     /// It was just reached: `marks` has all its logs.
     pub is_whole: bool,
     /// Logs that may have changed.
@@ -118,7 +118,7 @@ pub struct SharedState {
     pub sent: u64,
     /// Entries received from it since the start.
     pub received: u64,
-    /// How many times it did not take a log's entries, as [`Told::refused`] states.
+    /// How many times it did not take a log's entries, as [`News::refused`] states.
     pub refused: u64,
 }
 
@@ -146,28 +146,28 @@ impl SharedLogs {
         now: Instant,
         wall_ms: u64,
         store: &mut Store,
-        told: Told,
+        news: News,
     ) -> Result<Heard, StoreError> {
         let mut heard = Heard::default();
-        if self.error.is_some() != told.error.is_some() {
+        if self.error.is_some() != news.error.is_some() {
             self.since = now;
         }
-        self.error = told.error;
+        self.error = news.error;
         if self.error.is_some() {
             return Ok(heard);
         }
-        if told.is_whole {
+        if news.is_whole {
             self.marks = None;
             self.rests.clear();
         }
         let marks = self.marks.get_or_insert_default();
         marks.extend(
-            told.marks.into_iter().map(|Mark { log, floor, next }| (log, Reach { floor, next })),
+            news.marks.into_iter().map(|Mark { log, floor, next }| (log, Reach { floor, next })),
         );
-        self.sent += told.sent;
-        self.refused += told.refused.len() as u64;
+        self.sent += news.sent;
+        self.refused += news.refused.len() as u64;
         self.rests.retain(|_, until| *until > now);
-        self.rests.extend(told.refused.into_iter().map(|log| (log, now + REST)));
+        self.rests.extend(news.refused.into_iter().map(|log| (log, now + REST)));
         if self.is_restored(store) {
             tracing::warn!(
                 "LinkDB's file is older than what the shared database knows of it: new entries \
@@ -176,7 +176,7 @@ impl SharedLogs {
             store.leave_own_log()?;
             heard.moved = true;
         }
-        let mut spans = told.spans;
+        let mut spans = news.spans;
         // A log that was emptied in the meantime.
         spans.retain(|span| span.floor < span.end || store.find(&span.log).is_some());
         if !spans.is_empty() {
@@ -205,7 +205,7 @@ impl SharedLogs {
         marks.any(|(log, reach)| reach.next > local(store, log).next)
     }
 
-    /// What is to be appended and read next. `room`: how many entries this database keeps.
+    /// The next entries to append and to read. `room`: how many entries this database keeps.
     ///
     /// # Errors
     /// The local database fails.

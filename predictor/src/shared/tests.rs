@@ -53,47 +53,47 @@ impl Server {
 struct Cloud {
     store: Store,
     shared: SharedLogs,
-    told: Told,
+    news: News,
 }
 
 impl Cloud {
     fn new(now: Instant, name: &str) -> Self {
         let mut store = Store::in_memory(Limits::default()).unwrap();
         store.set_own_name(name).unwrap();
-        let mut cloud = Self { store, shared: SharedLogs::new(now), told: Told::default() };
+        let mut cloud = Self { store, shared: SharedLogs::new(now), news: News::default() };
         cloud.lose();
         cloud
     }
 
     /// The connection ends; answers are lost.
     fn lose(&mut self) {
-        self.told = Told { error: Some("away".to_owned()), ..Told::default() };
+        self.news = News { error: Some("away".to_owned()), ..News::default() };
     }
 
     /// One exchange; `fails`: the server does its part, and the answer is lost.
     fn exchange(&mut self, now: Instant, server: &mut Server, refuses: bool, fails: bool) -> bool {
-        let was_away = self.told.error.is_some();
-        let told = std::mem::take(&mut self.told);
-        self.shared.take(now, WALL_MS, &mut self.store, told).unwrap();
+        let was_away = self.news.error.is_some();
+        let news = std::mem::take(&mut self.news);
+        self.shared.take(now, WALL_MS, &mut self.store, news).unwrap();
         if was_away {
-            self.told = Told { is_whole: true, marks: server.marks(), ..Told::default() };
+            self.news = News { is_whole: true, marks: server.marks(), ..News::default() };
             return true;
         }
         let answer = self.shared.answer(now, &self.store, 1_000_000).unwrap();
         let has_work = answer != Answer::default();
-        let mut told = Told::default();
+        let mut news = News::default();
         for (index, span) in answer.offers.into_iter().enumerate() {
             let log = span.log.clone();
             let is_refused = refuses && index == 0;
             let taken = if is_refused { None } else { server.append(span) };
             match taken {
-                Some(mark) => told.marks.push(mark),
-                None => told.refused.push(log),
+                Some(mark) => news.marks.push(mark),
+                None => news.refused.push(log),
             }
         }
-        told.spans = answer.wants.iter().map(|want| server.read(want, 7)).collect();
-        told.marks.extend(server.marks());
-        self.told = told;
+        news.spans = answer.wants.iter().map(|want| server.read(want, 7)).collect();
+        news.marks.extend(server.marks());
+        self.news = news;
         if fails {
             self.lose();
         }

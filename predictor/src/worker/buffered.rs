@@ -13,7 +13,7 @@ use polyrail_model::{Delivery, NodeRole, Position, RouteId};
 use super::{LinkDbSettings, StoreState};
 use crate::entry::{Entry, EntryKey, LogNumber, WriterNumber};
 use crate::position::TrainPosition;
-use crate::shared::{Answer, SharedLogs, SharedState, Told};
+use crate::shared::{Answer, News, SharedLogs, SharedState};
 use crate::store::{Appended, Limits, Store, StoreError, Swept};
 use crate::sync::{Heard, Quotas, Sync};
 use crate::views::{PlaceEstimate, PlaceKey, Views};
@@ -264,10 +264,10 @@ impl BufferedStore {
     pub(super) fn share(
         &mut self,
         shared: &mut SharedLogs,
-        told: Told,
+        news: News,
     ) -> Option<(BTreeSet<LogNumber>, Answer)> {
         let (now, wall_ms, room) = (self.now, self.wall_ms, self.settings.events_max);
-        let heard = self.with(|store| shared.take(now, wall_ms, store, told))?;
+        let heard = self.with(|store| shared.take(now, wall_ms, store, news))?;
         self.apply(&heard.appended);
         if heard.moved
             && let Err(error) = self.derive()

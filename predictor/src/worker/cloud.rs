@@ -22,7 +22,7 @@ use super::{Engine, Input, LinkDbSettings, MESSAGES_AT_ONCE, Output, TripState, 
 use crate::entry::{Entry, Link, LogNumber, Rates};
 use crate::forecast::Forecaster;
 use crate::position::TrainPosition;
-use crate::shared::{Answer, SharedLogs, Told};
+use crate::shared::{Answer, News, SharedLogs};
 use crate::sync::{Side, Sync, handovers};
 use crate::wire::{SyncMessage, Telemetry};
 
@@ -249,10 +249,10 @@ impl Engine for CloudEngine {
         }
     }
 
-    fn share(&mut self, now: Instant, wall_ms: u64, told: Told) -> Option<Answer> {
+    fn share(&mut self, now: Instant, wall_ms: u64, news: News) -> Option<Answer> {
         self.store.set_time(now, wall_ms);
         let shared = self.shared.get_or_insert_with(|| SharedLogs::new(now));
-        let (changed, answer) = self.store.share(shared, told)?;
+        let (changed, answer) = self.store.share(shared, news)?;
         self.relay(now, &changed, None);
         Some(answer)
     }

@@ -20,7 +20,7 @@ use crate::entry::{Entry, Link, Rates, WriterNumber};
 use crate::forecast::Forecaster;
 use crate::pilot::{Pilot, PilotOutput};
 use crate::position::TrainPosition;
-use crate::shared::{Answer, Told};
+use crate::shared::{Answer, News};
 use crate::sync::{Side, Sync, handovers};
 use crate::track::Track;
 use crate::wire::SyncMessage;
@@ -329,7 +329,7 @@ impl Engine for GatewayEngine {
         Some(others.fold(self.telemetry_at.min(self.forecast_at), Instant::min))
     }
 
-    fn share(&mut self, _now: Instant, _wall_ms: u64, _told: Told) -> Option<Answer> {
+    fn share(&mut self, _now: Instant, _wall_ms: u64, _news: News) -> Option<Answer> {
         None
     }
 

@@ -13,7 +13,7 @@ use super::allowance::Allowances;
 use super::options::Options;
 use super::thread::{Counts, Message, Thread};
 use super::{Input, Output, WorkerState};
-use crate::shared::{Answer, Told};
+use crate::shared::{Answer, News};
 use crate::wire;
 
 /// A running worker. Dropping it closes the database and joins the thread.
@@ -149,9 +149,9 @@ impl Feeder {
     ///
     /// # Errors
     /// The worker has ended.
-    pub fn share(&self, told: Told) -> Result<Option<Answer>, RecvError> {
+    pub fn share(&self, news: News) -> Result<Option<Answer>, RecvError> {
         let (reply, answer) = sync_channel(1);
-        self.messages.send(Message::Share(told, reply)).map_err(|_| RecvError)?;
+        self.messages.send(Message::Share(news, reply)).map_err(|_| RecvError)?;
         answer.recv()
     }
 }

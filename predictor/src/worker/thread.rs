@@ -13,7 +13,7 @@ use super::cloud::CloudEngine;
 use super::gateway::GatewayEngine;
 use super::options::Options;
 use super::{Engine, Input, Output, StoreState, WorkerState};
-use crate::shared::{Answer, Told};
+use crate::shared::{Answer, News};
 use polyrail_model::NodeRole;
 
 pub(super) struct Thread {
@@ -29,7 +29,7 @@ pub(super) enum Message {
     Input(Input),
     State(SyncSender<WorkerState>),
     /// News of the shared database.
-    Share(Told, SyncSender<Option<Answer>>),
+    Share(News, SyncSender<Option<Answer>>),
     /// Called when entries were written that the shared database may lack.
     Waker(Box<dyn Fn() + Send>),
     Stop,
@@ -132,8 +132,8 @@ impl Thread {
             Message::State(reply) => {
                 let _ = reply.send(self.counted(engine.state(Instant::now())));
             }
-            Message::Share(told, reply) => {
-                let _ = reply.send(engine.share(Instant::now(), wall_ms(), told));
+            Message::Share(news, reply) => {
+                let _ = reply.send(engine.share(Instant::now(), wall_ms(), news));
             }
             Message::Waker(waker) => self.shared = Some(waker),
             Message::Stop => return Err(Stopped),
