@@ -66,13 +66,13 @@ async fn exchange(
 ) -> Result<RecvError, SharedError> {
     let mut database = Database::open(server, wake.clone()).await?;
     let mut news = News { is_whole: true, marks: database.list().await?, ..News::default() };
-    *was_open = true;
-    tracing::info!("the shared LinkDB is reachable");
     let mut rotate_at = Instant::now();
     loop {
         if Instant::now() >= rotate_at {
             rotate_at = Instant::now() + ROTATE_EVERY;
-            database.rotate().await?;
+            if let Err(error) = database.rotate().await {
+                tracing::warn!(%error, "cannot begin or drop partitions of the shared LinkDB");
+            }
         }
         let answer = match linkdb.share(news) {
             Err(ended) => return Ok(ended),
@@ -89,6 +89,10 @@ async fn exchange(
             let _ = timeout(POLL_EVERY, wake.notified()).await;
         }
         news = turn(&mut database, answer).await?;
+        // Not before: an append that always fails must not be tried and logged every second.
+        if !std::mem::replace(was_open, true) {
+            tracing::info!("the shared LinkDB is reachable");
+        }
         let read: usize = news.spans.iter().map(|span| span.entries.len()).sum();
         if read.max(news.sent as usize) < ENTRIES_MAX / 2 {
             // So a busy fleet needs few transactions.

@@ -144,7 +144,7 @@ impl Feeder {
         let _ = self.messages.send(Message::Waker(waker));
     }
 
-    /// Tells news of the shared database; waits for the next work, and for the disk. `None`: the
+    /// Reports news of the shared database; waits for the next work, and for the disk. `None`: the
     /// local database cannot be used now.
     ///
     /// # Errors
