@@ -10,8 +10,8 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 use polyrail_interop::bench::Suite;
 use polyrail_interop::{
-    attack, bench, bench_fleet, bench_linkdb, bench_operate, bench_tunnel, bench_udp, demo, matrix, rail, soak,
-    trials,
+    attack, bench, bench_fleet, bench_linkdb, bench_operate, bench_tunnel, bench_udp, demo, matrix,
+    rail, soak, trials,
 };
 
 /// Polyrail's programs over emulated carriers; needs root, or user namespaces.

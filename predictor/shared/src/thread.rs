@@ -1,6 +1,7 @@
 //! The thread between LinkDB's thread and the server.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::RecvError;
 use std::time::Duration;
@@ -126,3 +127,30 @@ const RETRY: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(60);
 /// How often the local database is tried.
 const RETRY_LOCAL: Duration = Duration::from_secs(10);
+const PANICKED: &str = "the shared LinkDB's thread panicked: entries wait until the cloud restarts";
+
+#[test]
+fn panic_is_shown_in_the_state() {
+    use polyrail_model::NodeRole;
+    use polyrail_predictor::worker::{LinkDbSettings, Options, Worker};
+
+    let folder = tempfile::tempdir().unwrap();
+    let worker = Worker::start(Options {
+        role: NodeRole::Cloud,
+        name: "a".to_owned(),
+        path: Some(folder.path().join("a")),
+        settings: LinkDbSettings {
+            events_max: 1_000,
+            retention: Duration::from_secs(1_000),
+            forecast: false,
+            share: false,
+        },
+        seed: 1,
+        notify: Box::new(|| {}),
+    })
+    .unwrap();
+    guard(&worker.feeder(), || panic!("requested by the test"));
+    let shared = worker.feeder().state().unwrap().shared.unwrap();
+    assert_eq!(shared.error.as_deref(), Some(PANICKED));
+    assert!(!shared.connected);
+}
