@@ -2,8 +2,6 @@
 
 use std::path::PathBuf;
 
-use crate::schema::VERSION;
-
 /// An error of the shared database; the text states the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum SharedError {
@@ -16,18 +14,18 @@ pub enum SharedError {
     /// The server does not answer in time.
     #[error("the server does not answer")]
     Timeout,
-    /// The server's schema is of a later version.
+    /// The server's schema is of a later version than this program's.
     #[error(
-        "the database has schema {0}, this program knows {VERSION}: update the program; until \
+        "the database has schema {0}, this program knows {1}: update the program; until \
          then the cloud goes on alone"
     )]
-    Newer(i32),
-    /// The database has no schema, or an earlier one.
+    Newer(i32, i32),
+    /// The database has no schema, or an earlier one than this program's.
     #[error(
-        "the database has schema {0}, this program needs {VERSION}: run `polyrail linkdb shared \
+        "the database has schema {0}, this program needs {1}: run `polyrail linkdb shared \
          migrate` as the owner of the database"
     )]
-    Older(i32),
+    Older(i32, i32),
     /// The server refuses, or cannot be reached.
     #[error("{0}")]
     Server(String),

@@ -22,7 +22,7 @@ pub fn migrate(server: &Server, retention_days: Option<u32>) -> Result<i32, Shar
         transaction.execute("SELECT pg_advisory_xact_lock(1886350451)", &[]).await?;
         let before = version(&transaction).await?;
         if before > VERSION {
-            return Err(SharedError::Newer(before));
+            return Err(SharedError::Newer(before, VERSION));
         }
         transaction.batch_execute(ROLE).await?;
         for migration in &MIGRATIONS[usize::try_from(before).unwrap_or(0)..] {
@@ -57,8 +57,8 @@ pub(crate) async fn check(client: &Client) -> Result<(), SharedError> {
 pub(crate) fn matches(version: i32) -> Result<(), SharedError> {
     match version {
         VERSION => Ok(()),
-        later if later > VERSION => Err(SharedError::Newer(later)),
-        earlier => Err(SharedError::Older(earlier)),
+        later if later > VERSION => Err(SharedError::Newer(later, VERSION)),
+        earlier => Err(SharedError::Older(earlier, VERSION)),
     }
 }
 

@@ -24,13 +24,23 @@ pub fn start(server: Server, linkdb: Feeder) -> io::Result<()> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let thread = std::thread::Builder::new().name("linkdb-shared".to_owned());
     thread.spawn(move || {
-        let wake = Arc::new(Notify::new());
-        let waker = wake.clone();
-        linkdb.on_unshared(Box::new(move || waker.notify_one()));
-        // An error here is the end of LinkDB's thread.
-        let _ = runtime.block_on(serve(&server, &linkdb, &wake));
+        guard(&linkdb, || {
+            let changed = Arc::new(Notify::new());
+            let wake = changed.clone();
+            linkdb.on_unshared(Box::new(move || wake.notify_one()));
+            // An error here is the end of LinkDB's thread.
+            let _ = runtime.block_on(serve(&server, &linkdb, &changed));
+        });
     })?;
     Ok(())
+}
+
+/// Does the thread's work. A panic is logged, and is the state's error from then on.
+fn guard(linkdb: &Feeder, work: impl FnOnce()) {
+    if catch_unwind(AssertUnwindSafe(work)).is_err() {
+        tracing::error!("{PANICKED}");
+        let _ = linkdb.share(News { error: Some(PANICKED.to_owned()), ..News::default() });
+    }
 }
 
 async fn serve(server: &Server, linkdb: &Feeder, wake: &Arc<Notify>) -> Result<(), RecvError> {

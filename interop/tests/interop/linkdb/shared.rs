@@ -37,10 +37,10 @@ fn cloud_shares_what_its_gateway_learned() -> Result<()> {
     }
     postgres.prepare(&["a", "b"])?;
     let folder = tempfile::tempdir()?;
-    let other = Cloud::start(folder.path(), "b", postgres.server("b"))?;
     let rail = Rail { records: [linkdb::records(trip(1)?), String::new()], telemetry: Vec::new() };
     let plan = Plan::twins().rail(rail).cloud("linkdb.shared.url", postgres.server("a").url);
     scenario(&plan, BOUND, |world| {
+        let other = Cloud::start(folder.path(), "b", postgres.server("b"))?;
         other.wait(SOON, |entries, _| entries == HANDOVERS)?;
         let is_sent = |state: &Value| {
             state["shared"]["connected"] == true && state["shared"]["sent"] == HANDOVERS
@@ -61,11 +61,9 @@ fn cloud_shares_what_its_gateway_learned() -> Result<()> {
         let log = world.cloud.log();
         let lost = log.matches("cannot use the shared LinkDB").count();
         ensure!(lost >= 1, "{log}");
-        Ok(())
-    })?;
-    must_have_rows(&postgres, HANDOVERS)?;
-    drop(other.stop().context("the other cloud's file")?);
-    Ok(())
+        drop(other.stop().context("the other cloud's file")?);
+        must_have_rows(&postgres, HANDOVERS)
+    })
 }
 
 /// Three clouds and twenty trains. The server is away, one of the clouds dies, and its trains move
