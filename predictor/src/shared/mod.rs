@@ -328,9 +328,9 @@ fn append(store: &mut Store, spans: &[Span], wall_ms: u64) -> Result<Appended, S
 
 /// Logs in one answer, to be appended and to be read each.
 pub const LOGS_AT_ONCE: usize = 128;
-/// Entries that are appended, and read, at once; of the last log some more. Applying as many takes
-/// about 0.1 s of LinkDB's thread.
-pub const ENTRIES_MAX: usize = 4_000;
+/// Entries that are appended, and read, at once; of the last log some more. To apply as many takes
+/// about 0.06 s of LinkDB's thread (`make bench-scale`), for which forecasts wait.
+pub const ENTRIES_MAX: usize = 2_000;
 /// Bytes of a log's entries that are appended at once.
 const OFFER_BYTES: usize = 65_536;
 /// How long a log waits that the shared database refused.

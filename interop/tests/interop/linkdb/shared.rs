@@ -66,8 +66,8 @@ fn cloud_shares_what_its_gateway_learned() -> Result<()> {
     })
 }
 
-/// Three clouds and twenty trains. The server is away, one of the clouds dies, and its trains move
-/// and learn more.
+/// Three clouds and twenty trains. One of the clouds dies, its trains move, and learn more while the
+/// server is away.
 #[test]
 fn fleet_learns_through_three_clouds_and_loses_nothing() -> Result<()> {
     beside_others(|| {
@@ -85,25 +85,26 @@ fn fleet_learns_through_three_clouds_and_loses_nothing() -> Result<()> {
 }
 
 fn play(fleet: &mut Fleet, postgres: &mut Postgres) -> Result<()> {
+    let begun = Instant::now();
+    let reached = |step: &str| println!("{step} after {:?}", begun.elapsed());
     for train in 0..TRAINS {
         fleet.teach(train, &linkdb::records(trip(1 + train as u64)?))?;
     }
     let mut all = TRAINS as u64 * HANDOVERS;
-    for cloud in 0..CLOUDS {
-        wait_for_entries(fleet, Side::Cloud, cloud, all)?;
-    }
+    wait_for_all(fleet, Side::Cloud, all)?;
+    reached("clouds have all");
     // Each train knows what the trains of the other clouds learned.
-    for train in 0..TRAINS {
-        wait_for_entries(fleet, Side::Gateway, train, all)?;
-    }
+    wait_for_all(fleet, Side::Gateway, all)?;
+    reached("trains have all");
     let own = |fleet: &Fleet| state(fleet, Side::Cloud, 1).map(|state| count(&state, "received"));
     let before = own(fleet)?;
 
-    postgres.stop();
     fleet.clouds[0].kill();
     let moved: Vec<usize> = (0..TRAINS).filter(|train| fleet.preferred(*train) == 0).collect();
     let on = |train: usize| [1, 1, 2][train % CLOUDS];
     fleet.wait_for_clouds(on, LONG).context("after the death of a cloud")?;
+    reached("trains moved");
+    postgres.stop();
     for &train in &moved {
         fleet.teach(train, &linkdb::records(trip(101 + train as u64)?))?;
     }
@@ -113,28 +114,22 @@ fn play(fleet: &mut Fleet, postgres: &mut Postgres) -> Result<()> {
     ensure!(learned == more, "{learned} entries of {more} were new from trains that moved");
     ensure!(events(&other) == all && other["shared"]["connected"] == false, "{other}");
 
+    reached("trains learned more");
     postgres.resume()?;
     all += more;
     fleet.restart_cloud(0)?;
-    for cloud in 0..CLOUDS {
-        wait_for_entries(fleet, Side::Cloud, cloud, all)?;
-    }
+    wait_for_all(fleet, Side::Cloud, all)?;
     must_have_rows(postgres, all)?;
 
-    let preferred = |train: usize| train % CLOUDS;
-    fleet.wait_for_clouds(preferred, LONG).context("after the return of the cloud")?;
+    reached("clouds have all");
     postgres.sql(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
             WHERE application_name = 'polyrail'",
     )?;
     fleet.teach(0, &linkdb::records(trip(201)?))?;
     all += HANDOVERS;
-    for cloud in 0..CLOUDS {
-        wait_for_entries(fleet, Side::Cloud, cloud, all)?;
-    }
-    for train in 0..TRAINS {
-        wait_for_entries(fleet, Side::Gateway, train, all)?;
-    }
+    wait_for_all(fleet, Side::Cloud, all)?;
+    wait_for_all(fleet, Side::Gateway, all)?;
     must_have_rows(postgres, all)?;
     fleet.clouds.iter_mut().for_each(Process::kill);
     let exports = (0..CLOUDS).map(|cloud| fleet.export(Side::Cloud, cloud));
@@ -147,7 +142,13 @@ fn state(fleet: &Fleet, side: Side, number: usize) -> Result<Value> {
     admin::get(&fleet.socket(side, number), "/v1/linkdb")
 }
 
-/// Waits until a daemon has exactly so many entries.
+/// Waits until each daemon of a kind has exactly so many entries.
+fn wait_for_all(fleet: &Fleet, side: Side, entries: u64) -> Result<()> {
+    let daemons = if side == Side::Cloud { CLOUDS } else { TRAINS };
+    (0..daemons).try_for_each(|number| wait_for_entries(fleet, side, number, entries))
+}
+
+/// The same for one of them.
 fn wait_for_entries(fleet: &Fleet, side: Side, number: usize, entries: u64) -> Result<()> {
     let started = Instant::now();
     loop {
