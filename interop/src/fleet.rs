@@ -153,7 +153,7 @@ impl Fleet {
     }
 
     /// The cloud that a gateway prefers.
-    pub fn preferred(&self, gateway: usize) -> usize {
+    fn preferred(&self, gateway: usize) -> usize {
         if self.shared.is_empty() { 0 } else { gateway % self.clouds.len() }
     }
 
@@ -254,7 +254,7 @@ impl Fleet {
     pub fn slowest_to_serve(&self, limit: Duration) -> Result<Duration> {
         std::thread::scope(|scope| {
             let measure = |gateway| scope.spawn(move || self.time_to_serve(gateway, limit));
-            let all: Vec<_> = (0..GATEWAYS).map(measure).collect();
+            let all: Vec<_> = (0..self.gateways.len()).map(measure).collect();
             let mut times = all.into_iter().map(|one| match one.join() {
                 Ok(time) => time,
                 Err(panic) => std::panic::resume_unwind(panic),

@@ -1,5 +1,7 @@
 //! Clouds that share a LinkDB in a real PostgreSQL.
 
+#![allow(clippy::unwrap_used)] // A panic is how a test fails.
+
 mod faults;
 mod server;
 mod writers;
