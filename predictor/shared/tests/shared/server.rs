@@ -131,6 +131,7 @@ fn tls_needs_the_authority_of_the_server() {
         "SELECT DISTINCT ssl, version FROM pg_stat_ssl JOIN pg_stat_activity USING (pid)
         WHERE usename = 'a'";
     fleet.postgres.stop();
+    a.wait(SOON, |_, shared| !shared.connected).unwrap();
     fleet.postgres.configure(&[]).unwrap();
     a.wait(SOON, |_, shared| shared.connected).unwrap();
     assert_eq!(fleet.postgres.sql(encrypted).unwrap(), "t|TLSv1.3");
