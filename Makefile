@@ -20,7 +20,7 @@ export PROFILE
 .PHONY: help setup build release test check quick fmt shell clippy doc deny tidy fuzz-smoke
 .PHONY: attack compile-tests fuzz previous check-release soak packages packages-arm64 guide
 .PHONY: random-million demo matrix bench bench-tunnel bench-udp bench-linkdb bench-rail
-.PHONY: bench-operate bench-workers bench-rail-smoke smoke
+.PHONY: bench-operate bench-scale bench-rail-smoke smoke
 .PHONY: sim sim-calibrate sim-validate sim-rail studies linkdb-eval
 
 help: ## this list
@@ -132,9 +132,10 @@ bench-operate: setup ## clouds that die and drain, caps, load, as RESULT lines (
 	$(CARGO) build --locked --release --workspace --bins
 	target/release/polyrail-lab bench-operate
 
-bench-workers: setup ## clouds of one and two workers, many gateways, as RESULT lines (release)
+bench-scale: setup ## clouds of one and two workers, 200 gateways, a shared LinkDB (release; 15 min)
 	$(CARGO) build --locked --release --workspace --bins
 	target/release/polyrail-lab bench-workers
+	target/release/polyrail-lab fleet
 
 attack: setup ## passengers and gateways that misbehave; how others fare (release; long)
 	$(CARGO) build --locked --release --workspace --bins

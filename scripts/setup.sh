@@ -52,6 +52,12 @@ install() {
         printf '#!/bin/sh\nexit 101\n' | as_root tee "$policy" >/dev/null
         as_root chmod 755 "$policy"
     fi
+    # Debian would create a cluster, and start it at each boot.
+    local clusters=/etc/postgresql-common/createcluster.conf
+    if [[ " $* " == *" postgresql-15 "* && ! -e $clusters ]]; then
+        as_root mkdir -p "${clusters%/*}"
+        echo 'create_main_cluster = false' | as_root tee "$clusters" >/dev/null
+    fi
     as_root apt-get -qq update
     as_root env DEBIAN_FRONTEND=noninteractive \
         apt-get -qq install -y --no-install-recommends "$@" </dev/null

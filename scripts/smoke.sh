@@ -13,6 +13,7 @@ cargo bench --locked --profile "$profile" --workspace --bench decision -- \
     --warm-up-time 0.05 --measurement-time 0.1
 "$built/polyrail-emulator" bench --seconds 3 --results target/results
 "$built/polyrail-sim" smoke
+"$built/polyrail-lab" fleet --smoke
 "$built/polyrail-lab" rail --smoke
 wait "$lab"
 trap - EXIT

@@ -12,7 +12,7 @@ use std::time::Instant;
 use anyhow::Context;
 use mio::{Poll, Waker};
 use polyrail_admin::{AdminHandle, AdminOptions, StartOptions};
-use polyrail_config::{CloudConfig, CloudTables};
+use polyrail_config::{CloudConfig, CloudTables, SharedConfig};
 use polyrail_daemon::start::{
     Signals, WORKER, linkdb_probe, linkdb_settings, no_signals, prepare_process, random,
     relay_settings, session_settings, signals, start_linkdb_for,
@@ -22,6 +22,7 @@ use polyrail_identity::TlsIdentity;
 use polyrail_model::NodeRole;
 use polyrail_relay::{Foresight, Relay, Shutdown};
 use polyrail_session::{Endpoint, Settings};
+use polyrail_shared::Server;
 
 use crate::descriptors::Descriptors;
 use crate::listeners::Seat;
@@ -115,6 +116,7 @@ fn parts(common: &Common, start: StartOptions, poll: Poll) -> anyhow::Result<Vec
         start_linkdb_for(linkdb, settings, node, &wakers[0], &wakers[1..])
     });
     let linkdb = linkdb.transpose()?;
+    share_linkdb(config, linkdb.as_ref().map(|(first, _)| first))?;
     let options = AdminOptions {
         config: config.clone(),
         start,
@@ -140,6 +142,19 @@ fn parts(common: &Common, start: StartOptions, poll: Poll) -> anyhow::Result<Vec
         list.push(Parts { poll, waker, seat, post, control, linkdb: linkdbs.next() });
     }
     Ok(list)
+}
+
+/// Starts the thread of the database that this cloud shares with others, if there is one.
+fn share_linkdb(config: &CloudConfig, linkdb: Option<&Foresight>) -> anyhow::Result<()> {
+    let shared = config.common.linkdb.as_ref().and_then(|linkdb| linkdb.shared.as_ref());
+    let Some((SharedConfig { url, password_file, ca }, linkdb)) = shared.zip(linkdb) else {
+        return Ok(());
+    };
+    let (url, password_file, ca) = (url.clone(), password_file.clone(), ca.clone());
+    let server = Server { url, password_file, ca };
+    server.check().context("linkdb.shared.url")?;
+    polyrail_shared::start(server, linkdb.feeder())
+        .context("cannot start the thread of the shared LinkDB")
 }
 
 /// Starts a worker's thread, and waits until it is ready.

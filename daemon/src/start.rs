@@ -96,7 +96,7 @@ pub fn relay_settings(config: &Common) -> RelaySettings {
 /// The settings of LinkDB's worker for a configuration. `share`: gateways receive each other's
 /// handovers (cloud).
 pub fn linkdb_settings(config: &LinkDbConfig, share: bool) -> LinkDbSettings {
-    let LinkDbConfig { path: _, events_max, retention_days, forecast, share: _ } = *config;
+    let LinkDbConfig { events_max, retention_days, forecast, .. } = *config;
     let retention = DAY * retention_days.get();
     LinkDbSettings { events_max, retention, forecast, share }
 }

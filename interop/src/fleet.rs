@@ -1,4 +1,4 @@
-//! Two clouds and several gateways in one lab: clouds that die, drain and come back.
+//! Several clouds and gateways in one lab: clouds that die, drain and come back.
 //!
 //! The clouds share a namespace and listen on ports of their own, as two machines in one place
 //! would. The gateways share the carriers; passengers use their SOCKS5 servers.
@@ -19,11 +19,11 @@ use crate::keys::Keys;
 use crate::lab::{Lab, Side};
 use crate::process::{Process, Program};
 use crate::programs::Programs;
-use crate::{admin, client, services};
+use crate::{admin, client, linkdb, services};
 
-/// The clouds' names, the preferred one first.
-pub const CLOUDS: [&str; 2] = [CLOUD_NAME, "cloud-2"];
-/// The number of gateways.
+/// The clouds' names.
+pub const CLOUDS: [&str; 3] = [CLOUD_NAME, "cloud-2", "cloud-3"];
+/// The usual number of gateways.
 pub const GATEWAYS: usize = 3;
 
 /// Where the echo server listens.
@@ -47,16 +47,30 @@ pub struct Fleet {
     /// The namespaces.
     pub lab: Lab,
     programs: Programs,
+    shared: Vec<String>,
 }
 
 impl Fleet {
-    /// Starts everything, and waits until each gateway serves over the first cloud.
+    /// Starts two clouds and [`GATEWAYS`], and waits until each gateway serves over the first
+    /// cloud.
     pub fn start() -> Result<Fleet> {
         Self::with_workers(1)
     }
 
     /// The same with clouds of so many workers.
     pub fn with_workers(workers: i64) -> Result<Fleet> {
+        let fleet = Fleet::of(2, GATEWAYS, workers, Vec::new())?;
+        fleet.wait_for_cloud(0, START_LIMIT)?;
+        Ok(fleet)
+    }
+
+    /// Starts as many gateways, and a cloud for each of these URLs of a shared LinkDB. A gateway
+    /// prefers the cloud of its number modulo that of clouds, and then the others in their order.
+    pub fn sharing(urls: Vec<String>, gateways: usize) -> Result<Fleet> {
+        Fleet::of(urls.len(), gateways, 1, urls)
+    }
+
+    fn of(clouds: usize, gateways: usize, workers: i64, shared: Vec<String>) -> Result<Fleet> {
         let programs = Programs::find()?;
         let lab = Lab::new()?;
         let plans = ["alpha", "beta"].map(|name| CarrierPlan {
@@ -66,19 +80,19 @@ impl Fleet {
         let (carriers, emulator) = carrier::start(&lab, &programs, &plans)?;
         services::serve_echo(&lab.server, SERVER.at(Family::V4, ECHO_PORT))?;
         let keys = Keys::create(&programs, &lab.folder().join("pki"))?;
+        let (daemons, none) = (Vec::new(), Vec::new());
         let mut fleet =
-            Fleet { gateways: Vec::new(), clouds: Vec::new(), carriers, emulator, lab, programs };
-        for (cloud, name) in CLOUDS.into_iter().enumerate() {
+            Fleet { gateways: daemons, clouds: none, carriers, emulator, lab, programs, shared };
+        for (cloud, name) in CLOUDS.into_iter().take(clouds).enumerate() {
             keys.issue_cloud(name)?;
             fleet.configure_cloud(&keys, cloud, workers)?;
             fleet.clouds.push(fleet.spawn(Side::Cloud, cloud)?);
         }
-        for gateway in 0..GATEWAYS {
+        for gateway in 0..gateways {
             keys.issue_gateway(&gateway_name(gateway))?;
             fleet.configure_gateway(&keys, gateway)?;
             fleet.gateways.push(fleet.spawn(Side::Gateway, gateway)?);
         }
-        fleet.wait_for_cloud(0, START_LIMIT)?;
         Ok(fleet)
     }
 
@@ -88,6 +102,10 @@ impl Fleet {
         file.set_identity(keys.folder(), CLOUDS[cloud]);
         file.set("listen", strings([format!("[::]:{}", port(cloud))]));
         file.set("admin.socket", self.socket(Side::Cloud, cloud).display().to_string());
+        if let Some(url) = self.shared.get(cloud) {
+            file.set("linkdb.path", self.database(Side::Cloud, cloud).display().to_string());
+            file.set("linkdb.shared.url", url.as_str());
+        }
         file.write(&self.file(Side::Cloud, cloud))
     }
 
@@ -97,11 +115,20 @@ impl Fleet {
         file.set_identity(keys.folder(), &gateway_name(gateway));
         file.remove("intercept");
         file.remove("dns");
-        file.set("cloud.addresses", strings([CLOUD.at(Family::V4, port(0))]));
-        let mut standby = Table::new();
-        standby.insert("name".into(), CLOUDS[1].into());
-        standby.insert("addresses".into(), strings([CLOUD.at(Family::V4, port(1))]));
-        file.set("cloud.standby", vec![standby]);
+        let preferred = self.preferred(gateway);
+        file.set("cloud.name", CLOUDS[preferred]);
+        file.set("cloud.addresses", strings([CLOUD.at(Family::V4, port(preferred))]));
+        let others = (0..self.clouds.len()).filter(|cloud| *cloud != preferred);
+        let standby = others.map(|cloud| {
+            let mut standby = Table::new();
+            standby.insert("name".into(), CLOUDS[cloud].into());
+            standby.insert("addresses".into(), strings([CLOUD.at(Family::V4, port(cloud))]));
+            standby
+        });
+        file.set("cloud.standby", standby.collect::<Vec<_>>());
+        if !self.shared.is_empty() {
+            file.set("linkdb.path", self.database(Side::Gateway, gateway).display().to_string());
+        }
         file.set("socks5.listen", strings([proxy(gateway)]));
         file.set("admin.socket", self.socket(Side::Gateway, gateway).display().to_string());
         file.write(&self.file(Side::Gateway, gateway))
@@ -124,6 +151,30 @@ impl Fleet {
     /// The admin socket of a daemon.
     pub fn socket(&self, side: Side, number: usize) -> PathBuf {
         self.lab.folder().join(format!("{}-{number}.sock", side.name()))
+    }
+
+    /// The file of a daemon's LinkDB.
+    pub fn database(&self, side: Side, number: usize) -> PathBuf {
+        self.lab.folder().join(format!("{}-{number}.redb", side.name()))
+    }
+
+    /// The cloud that a gateway prefers.
+    fn preferred(&self, gateway: usize) -> usize {
+        if self.shared.is_empty() { 0 } else { gateway % self.clouds.len() }
+    }
+
+    /// Stops a gateway, adds records ([`linkdb::records`]) to its LinkDB, and starts it again.
+    pub fn teach(&mut self, gateway: usize, records: &str) -> Result<()> {
+        self.gateways[gateway].kill();
+        let database = self.database(Side::Gateway, gateway);
+        linkdb::import(&self.lab, &self.programs, records, &database)?;
+        self.gateways[gateway] = self.spawn(Side::Gateway, gateway)?;
+        Ok(())
+    }
+
+    /// The handovers of a stopped daemon's LinkDB, one per line, sorted.
+    pub fn export(&self, side: Side, number: usize) -> Result<Vec<String>> {
+        linkdb::export(&self.programs, &self.database(side, number))
     }
 
     /// Starts a cloud again.
@@ -149,15 +200,22 @@ impl Fleet {
     }
 
     /// Waits until new flows of all gateways go to this cloud, over all carriers.
-    pub fn wait_for_cloud(&mut self, cloud: usize, limit: Duration) -> Result<()> {
+    pub fn wait_for_cloud(&self, cloud: usize, limit: Duration) -> Result<()> {
+        self.wait_for_clouds(|_| cloud, limit)
+    }
+
+    /// The same with a cloud for each gateway.
+    pub fn wait_for_clouds(&self, wanted: impl Fn(usize) -> usize, limit: Duration) -> Result<()> {
         let begun = Instant::now();
-        loop {
-            if (0..GATEWAYS).all(|gateway| self.is_on(gateway, cloud).unwrap_or(false)) {
-                return Ok(());
+        for gateway in 0..self.gateways.len() {
+            let cloud = wanted(gateway);
+            while !self.is_on(gateway, cloud).unwrap_or(false) {
+                let (name, on) = (gateway_name(gateway), CLOUDS[cloud]);
+                ensure!(begun.elapsed() < limit, "{name} is not on {on}:\n{}", self.tails());
+                std::thread::sleep(Duration::from_millis(20));
             }
-            ensure!(begun.elapsed() < limit, "not all on {}:\n{}", CLOUDS[cloud], self.tails());
-            std::thread::sleep(Duration::from_millis(20));
         }
+        Ok(())
     }
 
     fn is_on(&self, gateway: usize, cloud: usize) -> Result<bool> {
@@ -202,7 +260,7 @@ impl Fleet {
     pub fn slowest_to_serve(&self, limit: Duration) -> Result<Duration> {
         std::thread::scope(|scope| {
             let measure = |gateway| scope.spawn(move || self.time_to_serve(gateway, limit));
-            let all: Vec<_> = (0..GATEWAYS).map(measure).collect();
+            let all: Vec<_> = (0..self.gateways.len()).map(measure).collect();
             let mut times = all.into_iter().map(|one| match one.join() {
                 Ok(time) => time,
                 Err(panic) => std::panic::resume_unwind(panic),

@@ -16,6 +16,7 @@ pub mod addresses;
 pub mod admin;
 pub mod attack;
 pub mod bench;
+pub mod bench_fleet;
 pub mod bench_linkdb;
 pub mod bench_operate;
 pub mod bench_tunnel;

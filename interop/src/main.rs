@@ -10,8 +10,8 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 use polyrail_interop::bench::Suite;
 use polyrail_interop::{
-    attack, bench, bench_linkdb, bench_operate, bench_tunnel, bench_udp, bench_workers, demo,
-    matrix, rail, soak, trials,
+    attack, bench, bench_fleet, bench_linkdb, bench_operate, bench_tunnel, bench_udp,
+    bench_workers, demo, matrix, rail, soak, trials,
 };
 
 /// Polyrail's programs over emulated carriers; needs root, or user namespaces.
@@ -44,6 +44,8 @@ enum Command {
     BenchOperate(Selection),
     /// Compare clouds of one and two workers, and serve many gateways
     BenchWorkers(Selection),
+    /// Measure the record traffic of a fleet through a shared LinkDB in PostgreSQL
+    Fleet(Selection),
     /// Attack the daemons as a passenger and as a gateway, and measure how others fare
     Attack(Selection),
     /// Play the same trips with Polyrail and with its rivals, in real time
@@ -99,6 +101,7 @@ fn run(command: Command) -> Result<()> {
         Command::BenchLinkdb(selection) => measure(&bench_linkdb::SUITE, selection),
         Command::BenchOperate(selection) => measure(&bench_operate::SUITE, selection),
         Command::BenchWorkers(selection) => measure(&bench_workers::SUITE, selection),
+        Command::Fleet(Selection { smoke, only }) => bench_fleet::run(smoke, only.as_deref()),
         Command::Attack(selection) => measure(&attack::SUITE, selection),
         Command::Rail(options) => rail::run(&options),
         Command::Smoke => bench::smoke(&SUITES),

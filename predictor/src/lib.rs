@@ -4,7 +4,8 @@
 //! socket, thread, file or clock: the caller owns them. Only [`store`] accesses a file, through
 //! redb; [`worker`] is the thread. The session receives a forecast as a
 //! [`polyrail_model::LinkForecast`] and decides where data goes. [`sync`] replicates the handovers
-//! between both sides.
+//! between both sides, and [`shared`] exchanges them
+//! with a database of several clouds.
 
 #![forbid(unsafe_code)]
 
@@ -18,6 +19,7 @@ pub mod history;
 pub mod pilot;
 pub mod position;
 mod record;
+pub mod shared;
 #[cfg(test)]
 #[path = "tests/simulated.rs"]
 mod simulated;

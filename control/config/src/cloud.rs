@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::common::Common;
 use crate::document::{Config, Tables};
 use crate::error::Broken;
+use crate::linkdb::SharedConfig;
 use crate::names::{CarrierName, CongestionControl};
 use crate::values::{ListenAddress, Prefix, count, duration, list, with_unit};
 
@@ -130,6 +131,7 @@ impl Tables for CloudTables {
     const NEEDS_RESTART: &'static [&'static str] = &[
         "admin",
         "linkdb.path",
+        "linkdb.shared",
         "listen",
         "metrics",
         "mode",
@@ -147,7 +149,9 @@ impl Tables for CloudTables {
         Vec::new()
     }
 
-    fn rules(&self, _: &Common) -> Result<(), Broken> {
+    fn rules(&self, common: &Common) -> Result<(), Broken> {
+        let shared = common.linkdb.as_ref().and_then(|linkdb| linkdb.shared.as_ref());
+        shared.map_or(Ok(()), SharedConfig::rules)?;
         for (index, address) in self.listen.iter().enumerate() {
             if self.listen[..index].contains(address) {
                 let reason = format!("\"{address}\" is in the list twice");

@@ -12,7 +12,7 @@ use polyrail_scheduler::ChainSpec;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Broken;
-use crate::linkdb::LinkDbConfig;
+use crate::linkdb::{LinkDbConfig, SharedConfig};
 use crate::page::PageConfig;
 use crate::values::{
     LoopbackAddress, count, displayed, duration, mebibytes, one, path, some_path, with_unit,
@@ -299,12 +299,14 @@ impl Common {
     pub(crate) fn paths(&mut self) -> Vec<&mut PathBuf> {
         let Self { tls: TlsConfig { certificate, key, authority, revocations, .. }, .. } = self;
         let socket = self.admin.as_mut().map(|admin| &mut admin.socket);
-        let database = self.linkdb.as_mut().map(|linkdb| &mut linkdb.path);
+        let linkdb = self.linkdb.iter_mut().flat_map(|LinkDbConfig { path, shared, .. }| {
+            std::iter::once(path).chain(shared.iter_mut().flat_map(SharedConfig::paths))
+        });
         [certificate, key, authority]
             .into_iter()
             .chain(revocations)
             .chain(socket)
-            .chain(database)
+            .chain(linkdb)
             .collect()
     }
 

@@ -299,6 +299,9 @@ impl Tables for GatewayTables {
         if common.linkdb.as_ref().is_some_and(|linkdb| linkdb.share.is_some()) {
             return Err(Broken::new("linkdb.share", "unknown field: only a cloud has it"));
         }
+        if common.linkdb.as_ref().is_some_and(|linkdb| linkdb.shared.is_some()) {
+            return Err(Broken::new("linkdb.shared", "unknown field: only a cloud has it"));
+        }
         if common.udp.filtering.is_some() {
             return Err(Broken::new("udp.filtering", "unknown field: only a cloud has it"));
         }

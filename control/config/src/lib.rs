@@ -43,7 +43,7 @@ pub use gateway::{
 };
 pub use groups::{GROUPS_MAX, GroupConfig};
 pub use intercept::{Intercept, OnExit, OtherTraffic, Ports, PrivateTraffic, UdpTraffic};
-pub use linkdb::{EVENTS_MAX, LinkDbConfig};
+pub use linkdb::{EVENTS_MAX, LinkDbConfig, SharedConfig};
 pub use names::{
     BusAddress, CarrierName, CongestionControl, GroupName, InterfaceName, LinkAddress, ModemName,
     NameError,

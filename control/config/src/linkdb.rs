@@ -6,7 +6,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::values::{count, path, yes};
+use crate::error::Broken;
+use crate::values::{count, path, some_path, yes};
 
 /// `[linkdb]`: where handovers are recorded, and their forecasts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +32,53 @@ pub struct LinkDbConfig {
     pub forecast: bool,
     /// Cloud only: whether gateways receive each other's records; default true.
     pub share: Option<bool>,
+    /// Cloud only: `[linkdb.shared]`, the database that it shares with other clouds.
+    pub shared: Option<SharedConfig>,
+}
+
+/// `[linkdb.shared]`: a database in PostgreSQL that several clouds share.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SharedConfig {
+    /// `postgres://USER@HOST:PORT/DATABASE`, without password and parameters.
+    pub url: String,
+    /// A file with the user's password.
+    #[serde(default, deserialize_with = "some_path")]
+    pub password_file: Option<PathBuf>,
+    /// The authority of the server's certificate, PEM. Required unless the server is local.
+    #[serde(default, deserialize_with = "some_path")]
+    pub ca: Option<PathBuf>,
+}
+
+impl SharedConfig {
+    pub(crate) fn paths(&mut self) -> impl Iterator<Item = &mut PathBuf> {
+        self.password_file.iter_mut().chain(&mut self.ca)
+    }
+
+    pub(crate) fn rules(&self) -> Result<(), Broken> {
+        let refuse = |key: &str, reason: &str| {
+            Err(Broken::new(format!("linkdb.shared.{key}"), reason.to_owned()))
+        };
+        let rest = self.url.strip_prefix("postgres://");
+        let Some(rest) = rest.or_else(|| self.url.strip_prefix("postgresql://")) else {
+            return refuse("url", "it is not of the form postgres://USER@HOST/DATABASE");
+        };
+        if rest.contains('?') {
+            return refuse("url", "it has parameters: other keys replace them");
+        }
+        let host = rest.split('/').next().unwrap_or_default();
+        let (user, host) = host.rsplit_once('@').unwrap_or(("", host));
+        if user.contains(':') {
+            return refuse("url", "it has a password: put it into password_file");
+        }
+        // %2F begins the folder of a Unix socket.
+        let local = ["%2f", "localhost", "127.", "[::1]"];
+        let is_local = local.iter().any(|start| host.to_ascii_lowercase().starts_with(start));
+        if !is_local && self.ca.is_none() {
+            return refuse("ca", "missing: the server is not on this machine, so it needs TLS");
+        }
+        Ok(())
+    }
 }
 
 impl LinkDbConfig {

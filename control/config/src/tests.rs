@@ -144,6 +144,7 @@ fn every_table_of_a_gateway_is_read() {
         retention_days: 36_500.try_into().unwrap(),
         forecast: false,
         share: None,
+        shared: None,
     };
     assert_eq!(common.linkdb, Some(linkdb));
     let intercept = own.intercept.unwrap();
@@ -171,6 +172,8 @@ fn every_table_of_a_cloud_is_read() {
                   [admin]\nsocket = \"s\"\n[session]\nmemory = \"4 GiB\"\n\
                   [access]\nallow = [\"10.0.0.0/8\"]\ndeny_ports = []\n\
                   [linkdb]\npath = \"l.redb\"\nshare = false\n\
+                  [linkdb.shared]\nurl = \"postgres://cloud@db.example/polyrail\"\n\
+                  password_file = \"pw\"\nca = \"ca.pem\"\n\
                   [metrics]\nlisten = \"[::1]:9464\"\n\
                   [udp]\nfiltering = \"endpoint\"\n\
                   [carrier_congestion]\nsatellite = \"cubic\"\nlte-a = \"bbr\"\n";
@@ -190,6 +193,11 @@ fn every_table_of_a_cloud_is_read() {
         retention_days: 365.try_into().unwrap(),
         forecast: true,
         share: Some(false),
+        shared: Some(SharedConfig {
+            url: "postgres://cloud@db.example/polyrail".to_owned(),
+            password_file: Some(PathBuf::from("/etc/polyrail/pw")),
+            ca: Some(PathBuf::from("/etc/polyrail/ca.pem")),
+        }),
     };
     assert!(!linkdb.shares());
     assert_eq!(common.linkdb, Some(linkdb));
@@ -386,6 +394,7 @@ fn mistakes_in_other_tables_have_line_key_and_reason() {
         ("telemetry]", "replay = \"\"", "telemetry.replay", "empty path"),
         ("telemetry]", "gps = 1", "telemetry.gps", "`gpsd`, `modem_manager`"),
         (linkdb, "share = true", "linkdb.share", "unknown field"),
+        (linkdb, "shared = { url = \"x\" }", "linkdb.shared", "unknown field"),
         (linkdb, "events_max = 999", "linkdb.events_max", "not between 1000 and 100000000"),
         (linkdb, "retention_days = 36501", "linkdb.retention_days", "not between 1 and 36500"),
         (linkdb, "forecast = \"yes\"", "linkdb.forecast", "a boolean"),
@@ -596,6 +605,36 @@ fn unreadable_files_are_named() {
     assert!(error().contains("over 1 MiB"));
 }
 
+/// Rows: the keys of `[linkdb.shared]`, the key that is blamed or none, the reason.
+#[test]
+fn shared_linkdb_is_encrypted_or_local() {
+    let rows = [
+        ("url = \"postgres://cloud@db/x\"\nca = \"c\"", "", ""),
+        ("url = \"postgresql://cloud@localhost:5433/x\"", "", ""),
+        ("url = \"postgres://cloud@%2Frun%2Fpostgresql/x\"", "", ""),
+        ("url = \"postgres://cloud@[::1]/x\"", "", ""),
+        ("url = \"postgres://cloud@db/x\"", "ca", "needs TLS"),
+        ("url = \"postgres://cloud@10.0.0.1:5432/x\"", "ca", "needs TLS"),
+        ("url = \"postgres:///x\"", "ca", "needs TLS"),
+        ("url = \"mysql://cloud@localhost/x\"", "url", "postgres://USER@HOST/DATABASE"),
+        ("url = \"postgres://cloud:secret@localhost/x\"", "url", "password_file"),
+        ("url = \"postgres://cloud@localhost/x?sslmode=disable\"", "url", "parameters"),
+        ("password_file = \"p\"", "url", "missing"),
+        ("url = \"postgres://a@localhost/x\"\ntls = true", "tls", "unknown field"),
+    ];
+    for (keys, key, reason) in rows {
+        let text = format!("{CLOUD}[linkdb]\npath = \"l\"\n[linkdb.shared]\n{keys}\n");
+        match cloud(&text) {
+            Ok(_) => assert_eq!(key, "", "{keys}"),
+            refused => {
+                let found = problem(refused);
+                assert_eq!(found.key, format!("linkdb.shared.{key}"), "{found}");
+                assert!(found.reason.contains(reason), "{found}");
+            }
+        }
+    }
+}
+
 /// Every key that a table takes has a row in the reference.
 #[test]
 fn reference_has_every_key() {
@@ -607,7 +646,8 @@ fn reference_has_every_key() {
         rows.iter().any(|row| row.split('|').nth(1).is_some_and(|cell| cell.contains(&quoted)))
     };
     let tables = "cloud cloud.standby restart intercept dns socks5 users telemetry log tls session \
-                  scheduler udp admin metrics linkdb page carrier group usage access dial tunnel";
+                  scheduler udp admin metrics linkdb page carrier group usage access dial tunnel \
+                  linkdb.shared";
     let tables: Vec<_> = tables.split_whitespace().collect();
     let mut count = 0;
     for table in std::iter::once("").chain(tables.iter().copied()) {

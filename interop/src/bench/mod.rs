@@ -94,21 +94,34 @@ impl Suite {
     /// # Errors
     /// There is no benchmark `only`, a benchmark fails, or the results cannot be written.
     pub fn measure(&self, smoke: bool, only: Option<&str>) -> Result<()> {
-        let mut wanted = self.benchmarks.to_vec();
-        wanted.retain(|(name, _)| only.is_none_or(|only| only == *name));
-        let names: Vec<&str> = self.benchmarks.iter().map(|(name, _)| *name).collect();
-        ensure!(!wanted.is_empty(), "--only takes one of {}", names.join(", "));
         privilege::become_root()?;
         (self.check)()?;
-        let (effort, together, name) = match only {
-            _ if smoke => (Effort::Smoke, SIDE_BY_SIDE, format!("{}-smoke.json", self.file)),
-            Some(only) => (Effort::Full, 1, format!("{}-{only}.json", self.file)),
-            None => (Effort::Full, 1, format!("{}.json", self.file)),
-        };
-        let (report, outcome) = run(wanted, effort, together);
-        report.write(&results_folder()?.join(name))?;
-        outcome
+        measure(self.file, self.benchmarks, smoke, only)
     }
+}
+
+/// As [`Suite::measure`], without root.
+///
+/// # Errors
+/// The same.
+pub(crate) fn measure(
+    file: &str,
+    benchmarks: &[Benchmark],
+    smoke: bool,
+    only: Option<&str>,
+) -> Result<()> {
+    let mut wanted = benchmarks.to_vec();
+    wanted.retain(|(name, _)| only.is_none_or(|only| only == *name));
+    let names: Vec<&str> = benchmarks.iter().map(|(name, _)| *name).collect();
+    ensure!(!wanted.is_empty(), "--only takes one of {}", names.join(", "));
+    let (effort, together, name) = match only {
+        _ if smoke => (Effort::Smoke, SIDE_BY_SIDE, format!("{file}-smoke.json")),
+        Some(only) => (Effort::Full, 1, format!("{file}-{only}.json")),
+        None => (Effort::Full, 1, format!("{file}.json")),
+    };
+    let (report, outcome) = run(wanted, effort, together);
+    report.write(&results_folder()?.join(name))?;
+    outcome
 }
 
 /// Runs benchmarks, `together` at a time, and prints how long each took.

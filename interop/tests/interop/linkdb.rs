@@ -7,6 +7,7 @@ mod foresee;
 mod journey;
 mod killed;
 mod outcomes;
+mod shared;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 

@@ -35,7 +35,7 @@ pub use logs::Log;
 use logs::Logs;
 use tables::{ENTRIES, META, split};
 
-use crate::entry::{Entry, EntryKey, LogId, LogNumber, WriterNumber};
+use crate::entry::{Entry, EntryKey, Link, LogId, LogNumber, WriterNumber};
 use crate::record;
 
 /// The format that this program writes.
@@ -358,6 +358,18 @@ impl Store {
     /// The number of entries of each writer, most first.
     pub fn writers(&self) -> Vec<(u64, String)> {
         self.logs.by_weight()
+    }
+
+    /// Whether a log has the observations of a cloud: rates of the downlink, which no gateway
+    /// measures.
+    pub(crate) fn is_of_cloud(&self, log: LogNumber) -> Result<bool, StoreError> {
+        self.read(|reading| {
+            let entries = reading.open_table(ENTRIES)?;
+            let first = entries.range((log.0, 0)..=(log.0, u64::MAX))?.next();
+            let Some(row) = first else { return Ok(false) };
+            let entry = record::decode(split(row?.1.value())?.1)?;
+            Ok(matches!(entry, Entry::Rates(rates) if rates.link == Link::Down))
+        })
     }
 
     /// Calls `visitor` with every entry, log by log; stops at its first error.

@@ -428,7 +428,7 @@ impl Sync {
                 let is_meant = store.log(log).is_some_and(|log| {
                     log.id.writer != self.peer && log.id.incarnation != store.own_incarnation()
                 });
-                share && !is_own && is_meant
+                share && !is_own && is_meant && !is_of_cloud(store, log)
             }
         }
     }
@@ -439,7 +439,8 @@ impl Sync {
             // The own incarnation marks what the cloud itself knows of a gateway.
             Side::Cloud { .. } => {
                 let is_peers = log.writer == self.peer && log.writer != store.own_name();
-                is_peers && log.incarnation != store.own_incarnation()
+                let is_of_cloud = || store.find(log).is_some_and(|log| is_of_cloud(store, log));
+                is_peers && log.incarnation != store.own_incarnation() && !is_of_cloud()
             }
         }
     }
@@ -453,6 +454,12 @@ impl Sync {
             tracing::warn!(peer, writer, dropped, reason, "dropped LinkDB entries");
         }
     }
+}
+
+/// Whether a log has another cloud's observations of a gateway, which clouds exchange through their
+/// shared database alone. An error of the database counts as no, because the next access has it.
+fn is_of_cloud(store: &Store, log: LogNumber) -> bool {
+    store.is_of_cloud(log).unwrap_or(false)
 }
 
 fn mark(log: &LogId, floor: u64, next: u64) -> Mark {

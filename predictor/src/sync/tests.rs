@@ -4,10 +4,11 @@
 
 use std::collections::BTreeMap;
 
+use polyrail_model::{Bitrate, Direction, Position, RouteId, TripId};
 use proptest::prelude::*;
 
 use super::*;
-use crate::entry::EntryKey;
+use crate::entry::{EntryKey, Link, RateSample, Rates};
 use crate::simulated::Dice;
 use crate::store::tests::entries;
 use crate::store::{ENTRIES_A_DAY, Limits};
@@ -415,4 +416,33 @@ fn restored_file_continues_in_a_new_log() {
         drop(fleet);
         std::fs::remove_file(&path).unwrap();
     }
+}
+
+#[test]
+fn observations_of_another_cloud_reach_no_gateway() {
+    let mut fleet = Fleet::new(2, 5, 0.0);
+    let rates = |link| {
+        let sample =
+            RateSample { position: Position::default(), spot: None, rate: None, delay: None };
+        let samples = vec![RateSample { rate: Some(Bitrate::from_bps(1)), ..sample }];
+        let (trip, carrier, route) = (TripId(1), "alpha".to_owned(), RouteId(1));
+        Entry::Rates(Rates { trip, carrier, route, direction: Direction::Up, link, samples })
+    };
+    for (incarnation, link) in [(7, Link::Down), (8, Link::Up)] {
+        let id = LogId { writer: "train-0".to_owned(), incarnation };
+        let entries = [(0, rates(link))];
+        fleet.cloud.append(&id, 0, (0, 1), &entries, WALL_MS).unwrap();
+    }
+    fleet.run(60);
+    let incarnations: Vec<u64> =
+        held(&fleet.gateways[1], "train-0").keys().map(|key| key.0).collect();
+    assert_eq!(incarnations, [8]);
+    // Nor does the gateway append to them.
+    let id = LogId { writer: "train-0".to_owned(), incarnation: 7 };
+    let forged = vec![(1, rates(Link::Up))];
+    let message =
+        SyncMessage::Entries { log: id.clone(), floor: 0, first: 1, end: 2, entries: forged };
+    fleet.deliver(0, true, message);
+    let log = fleet.cloud.find(&id).unwrap();
+    assert_eq!(fleet.cloud.log(log).unwrap().next, 1);
 }

@@ -13,6 +13,7 @@ use polyrail_model::{Delivery, NodeRole, Position, RouteId};
 use super::{LinkDbSettings, StoreState};
 use crate::entry::{Entry, EntryKey, LogNumber, WriterNumber};
 use crate::position::TrainPosition;
+use crate::shared::{Answer, News, SharedLogs, SharedState};
 use crate::store::{Appended, Limits, Store, StoreError, Swept};
 use crate::sync::{Heard, Quotas, Sync};
 use crate::views::{PlaceEstimate, PlaceKey, Views};
@@ -257,6 +258,28 @@ impl BufferedStore {
             self.fail(&error);
         }
         heard
+    }
+
+    /// News of the shared database: the changed logs, and its next work.
+    pub(super) fn share(
+        &mut self,
+        shared: &mut SharedLogs,
+        news: News,
+    ) -> Option<(BTreeSet<LogNumber>, Answer)> {
+        let (now, wall_ms, room) = (self.now, self.wall_ms, self.settings.events_max);
+        let heard = self.with(|store| shared.take(now, wall_ms, store, news))?;
+        self.apply(&heard.appended);
+        if heard.moved
+            && let Err(error) = self.derive()
+        {
+            self.fail(&error);
+        }
+        let answer = self.with(|store| shared.answer(now, store, room))?;
+        Some((heard.changed, answer))
+    }
+
+    pub(super) fn shared_state(&self, shared: &SharedLogs) -> SharedState {
+        shared.state(self.now, self.store.as_ref())
     }
 
     /// The next message for a peer's database.

@@ -19,9 +19,10 @@ use super::forecasts::{CarrierForecasts, FORECAST_EVERY};
 use super::lookahead::outlook;
 use super::rates::RateRecorder;
 use super::{Engine, Input, LinkDbSettings, MESSAGES_AT_ONCE, Output, TripState, WorkerState};
-use crate::entry::{Entry, Link, Rates};
+use crate::entry::{Entry, Link, LogNumber, Rates};
 use crate::forecast::Forecaster;
 use crate::position::TrainPosition;
+use crate::shared::{Answer, News, SharedLogs};
 use crate::sync::{Side, Sync, handovers};
 use crate::wire::{SyncMessage, Telemetry};
 
@@ -44,6 +45,9 @@ pub(super) struct CloudEngine {
     outlooks_due: BTreeSet<SessionKey>,
     forecast_at: Instant,
     received: u64,
+    /// The database that it shares with other clouds; none without one.
+    shared: Option<SharedLogs>,
+    unshared: bool,
 }
 
 /// The state of one gateway.
@@ -89,6 +93,8 @@ impl CloudEngine {
             outlooks_due: BTreeSet::new(),
             forecast_at: now,
             received: 0,
+            shared: None,
+            unshared: false,
         }
     }
 
@@ -119,6 +125,7 @@ impl CloudEngine {
         for (gateway, rates) in rates {
             let is_recorded = self.store.record_of(&gateway, &Entry::Rates(rates));
             self.dropped += u64::from(!is_recorded);
+            self.unshared |= is_recorded;
         }
     }
 
@@ -139,11 +146,22 @@ impl CloudEngine {
         if heard.changed.is_empty() {
             return has_records;
         }
-        for (&other, gateway) in self.sessions.iter_mut().filter(|(other, _)| **other != session) {
-            heard.changed.iter().for_each(|log| gateway.sync.relayed(now, *log));
-            schedule(&mut self.due, other, gateway);
-        }
+        self.unshared = true;
+        self.relay(now, &heard.changed, Some(session));
         true
+    }
+
+    /// Logs have changed; all sessions but that of their origin want them.
+    fn relay(&mut self, now: Instant, changed: &BTreeSet<LogNumber>, origin: Option<SessionKey>) {
+        if changed.is_empty() {
+            return;
+        }
+        for (&other, gateway) in self.sessions.iter_mut() {
+            if Some(other) != origin {
+                changed.iter().for_each(|log| gateway.sync.relayed(now, *log));
+                schedule(&mut self.due, other, gateway);
+            }
+        }
     }
 
     fn on_telemetry(
@@ -229,6 +247,18 @@ impl Engine for CloudEngine {
             // Only gateways observe, and choose among sessions.
             Input::Observed(_) | Input::Follow(_) => {}
         }
+    }
+
+    fn share(&mut self, now: Instant, wall_ms: u64, news: News) -> Option<Answer> {
+        self.store.set_time(now, wall_ms);
+        let shared = self.shared.get_or_insert_with(|| SharedLogs::new(now));
+        let (changed, answer) = self.store.share(shared, news)?;
+        self.relay(now, &changed, None);
+        Some(answer)
+    }
+
+    fn take_unshared(&mut self) -> bool {
+        std::mem::take(&mut self.unshared)
     }
 
     fn repeat_forecasts(&mut self) {
@@ -319,6 +349,7 @@ impl Engine for CloudEngine {
             trips: self.sessions.values().map(trip).collect(),
             received: self.received,
             inputs_dropped: self.dropped,
+            shared: self.shared.as_ref().map(|shared| self.store.shared_state(shared)),
             ..WorkerState::default()
         }
     }

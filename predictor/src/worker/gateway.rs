@@ -20,6 +20,7 @@ use crate::entry::{Entry, Link, Rates, WriterNumber};
 use crate::forecast::Forecaster;
 use crate::pilot::{Pilot, PilotOutput};
 use crate::position::TrainPosition;
+use crate::shared::{Answer, News};
 use crate::sync::{Side, Sync, handovers};
 use crate::track::Track;
 use crate::wire::SyncMessage;
@@ -326,6 +327,14 @@ impl Engine for GatewayEngine {
         let report = self.cell_changed.then_some(self.report_at);
         let others = sync.chain(self.store.next_timeout()).chain(report);
         Some(others.fold(self.telemetry_at.min(self.forecast_at), Instant::min))
+    }
+
+    fn share(&mut self, _now: Instant, _wall_ms: u64, _news: News) -> Option<Answer> {
+        None
+    }
+
+    fn take_unshared(&mut self) -> bool {
+        false
     }
 
     fn close(&mut self, now: Instant, wall_ms: u64) {

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, RecvError, Sender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,7 @@ use super::allowance::Allowances;
 use super::options::{Notify, Options};
 use super::thread::{Counts, Message, Thread};
 use super::{Input, Output, WorkerState};
+use crate::shared::{Answer, News};
 use crate::wire;
 
 /// A running worker. Dropping it closes the database and joins the thread.
@@ -62,7 +63,7 @@ impl Worker {
             further.push((output, notify));
             handles.push(handle(outputs, None));
         }
-        let thread = Thread { options, received, output, further, counts };
+        let thread = Thread { options, received, output, further, counts, shared: None };
         let builder = std::thread::Builder::new().name("linkdb".to_owned());
         let thread = builder.spawn(move || thread.run())?;
         Ok((handle(outputs, Some(thread)), handles))
@@ -156,6 +157,22 @@ impl Feeder {
         let (reply, answer) = sync_channel(1);
         self.messages.send(Message::State(reply)).ok()?;
         answer.recv_timeout(ANSWER_WAIT).ok()
+    }
+
+    /// Has `waker` called after entries were written that the shared database may lack.
+    pub fn on_unshared(&self, waker: Box<dyn Fn() + Send>) {
+        let _ = self.messages.send(Message::Waker(waker));
+    }
+
+    /// Reports news of the shared database; waits for the next work, and for the disk. `None`: the
+    /// local database cannot be used now.
+    ///
+    /// # Errors
+    /// The worker has ended.
+    pub fn share(&self, news: News) -> Result<Option<Answer>, RecvError> {
+        let (reply, answer) = sync_channel(1);
+        self.messages.send(Message::Share(news, reply)).map_err(|_| RecvError)?;
+        answer.recv()
     }
 }
 

@@ -40,6 +40,7 @@ use std::time::{Duration, Instant};
 
 use polyrail_model::{Bitrate, Delivery, LinkForecast, LinkOutlook, Observation, SessionKey};
 
+use crate::shared::{Answer, News};
 use crate::wire::{SyncMessage, Telemetry};
 
 /// What the thread does, by role: sans-IO but for the database.
@@ -60,6 +61,12 @@ trait Engine {
     fn repeat_forecasts(&mut self);
 
     fn state(&self, now: Instant) -> WorkerState;
+
+    /// Takes news of the shared database; none if the local one cannot be used (cloud).
+    fn share(&mut self, now: Instant, wall_ms: u64, news: News) -> Option<Answer>;
+
+    /// Whether entries were written that the shared database may lack, since the last call.
+    fn take_unshared(&mut self) -> bool;
 
     /// Ends the trip and writes its observations.
     fn close(&mut self, now: Instant, wall_ms: u64);

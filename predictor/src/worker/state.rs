@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::detect::Unrecorded;
 use crate::position::TrainPosition;
+use crate::shared::SharedState;
 use crate::store::StoreStats;
 use crate::views::ViewSizes;
 
@@ -34,6 +35,9 @@ pub struct WorkerState {
     /// Observations that did not become a recorded handover (gateway).
     #[serde(default)]
     pub unrecorded: Unrecorded,
+    /// The database that the cloud shares with others; null without one (cloud).
+    #[serde(default)]
+    pub shared: Option<SharedState>,
     /// The panic that stopped the worker; null while it works.
     #[serde(default)]
     pub failed: Option<String>,

@@ -13,6 +13,7 @@ use super::cloud::CloudEngine;
 use super::gateway::GatewayEngine;
 use super::options::{Notify, Options};
 use super::{Engine, Input, Output, StoreState, WorkerState};
+use crate::shared::{Answer, News};
 use polyrail_model::NodeRole;
 
 pub(super) struct Thread {
@@ -22,12 +23,17 @@ pub(super) struct Thread {
     /// The same of further data planes (cloud), with their notifications.
     pub(super) further: Vec<(SyncSender<Output>, Notify)>,
     pub(super) counts: Arc<Counts>,
+    pub(super) shared: Option<Box<dyn Fn() + Send>>,
 }
 
 /// A message of the handle.
 pub(super) enum Message {
     Input(Input),
     State(SyncSender<WorkerState>),
+    /// News of the shared database.
+    Share(News, SyncSender<Option<Answer>>),
+    /// Called when entries were written that the shared database may lack.
+    Waker(Box<dyn Fn() + Send>),
     Stop,
     #[cfg(test)]
     Panic,
@@ -82,6 +88,8 @@ impl Thread {
                     self.counts.inputs_waiting.fetch_sub(1, Ordering::Relaxed);
                     self.counts.inputs_dropped.fetch_add(1, Ordering::Relaxed);
                 }
+                Message::Share(_, reply) => drop(reply.send(None)),
+                Message::Waker(_) => {}
                 Message::Stop => return,
                 #[cfg(test)]
                 Message::Panic => {}
@@ -106,6 +114,11 @@ impl Thread {
         if engine.write(Instant::now(), wall_ms()) {
             self.hand_over(engine);
         }
+        if engine.take_unshared()
+            && let Some(wake) = &self.shared
+        {
+            wake();
+        }
         Ok(())
     }
 
@@ -121,6 +134,10 @@ impl Thread {
             Message::State(reply) => {
                 let _ = reply.send(self.counted(engine.state(Instant::now())));
             }
+            Message::Share(news, reply) => {
+                let _ = reply.send(engine.share(Instant::now(), wall_ms(), news));
+            }
+            Message::Waker(waker) => self.shared = Some(waker),
             Message::Stop => return Err(Stopped),
             #[cfg(test)]
             Message::Panic => panic!("requested by the test"),

@@ -2,7 +2,7 @@
 
 use polyrail_model::TunnelMode;
 
-use super::figures::{LinkDbFigures, Scrape};
+use super::figures::{LinkDbFigures, Scrape, SharedFigures};
 use super::outcomes::outcomes;
 use super::text::Read::{By, One};
 use super::text::{Family, Value, flag, one_of, real, whole, wholes};
@@ -458,6 +458,30 @@ pub(super) const LINKDB: &[Family<LinkDbFigures>] = &[
             ])
         }),
     ),
+    Family::gauge(
+        "linkdb_shared_up",
+        "1 if the database that clouds share is reachable, otherwise 0.",
+        One(|linkdb| linkdb.shared.as_ref().and_then(|shared| flag(shared.connected))),
+    ),
+    Family::gauge(
+        "linkdb_shared_entries_waiting",
+        "Entries that wait to be sent to the shared database, and to be received from it.",
+        By("direction", |linkdb| {
+            of_shared(linkdb, |shared| [("sent", shared.waiting), ("received", shared.behind)])
+        }),
+    ),
+    Family::counter(
+        "linkdb_shared_entries",
+        "Entries sent to the shared database, and received from it.",
+        By("direction", |linkdb| {
+            of_shared(linkdb, |shared| [("sent", shared.sent), ("received", shared.received)])
+        }),
+    ),
+    Family::counter(
+        "linkdb_shared_refused",
+        "Logs that the shared database did not take at once: busy, or beyond the quota.",
+        One(|linkdb| linkdb.shared.as_ref().and_then(|shared| whole(shared.refused))),
+    ),
     Family::counter(
         "linkdb_panics",
         "Panics of LinkDB's thread; forecasts are off after one.",
@@ -493,3 +517,11 @@ pub(super) const SOURCE: &[Family<SourceState>] = &[
         One(|source| whole(source.errors)),
     ),
 ];
+
+/// Two figures of the shared database; none without one.
+fn of_shared(
+    linkdb: &LinkDbFigures,
+    read: fn(&SharedFigures) -> [(&'static str, u64); 2],
+) -> Vec<(&'static str, Value)> {
+    linkdb.shared.as_ref().map_or(Vec::new(), |shared| wholes(read(shared)))
+}

@@ -31,8 +31,20 @@ pub(super) struct LinkDbFigures {
     pub inputs_dropped: u64,
     pub outputs_dropped: u64,
     pub unrecorded: UnrecordedFigures,
+    pub shared: Option<SharedFigures>,
     pub failures: u64,
     pub sources: Vec<SourceState>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct SharedFigures {
+    pub connected: bool,
+    pub waiting: u64,
+    pub behind: u64,
+    pub sent: u64,
+    pub received: u64,
+    pub refused: u64,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

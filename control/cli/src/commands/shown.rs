@@ -7,6 +7,7 @@ use polyrail_admin::{
     CloudState, ConnectionState, Demotion, DrainState, FlowState, LinkState, PathState,
     RefusedCounts, Reloaded, SessionState, SourceState, Status, UserState,
 };
+use polyrail_predictor::shared::SharedState;
 use polyrail_predictor::views::ViewSizes;
 use polyrail_predictor::worker::{TripState, Unrecorded, WorkerState};
 use serde::Deserialize;
@@ -110,6 +111,7 @@ pub(super) fn linkdb(answer: &LinkDbAnswer, out: &mut dyn Write) -> io::Result<(
              {outputs} outputs"
         )?;
     }
+    shared(state, out)?;
     unrecorded(state, out)?;
     for source in &answer.sources {
         let SourceState { source, target, state, observations, errors, message, .. } = source;
@@ -124,6 +126,22 @@ pub(super) fn linkdb(answer: &LinkDbAnswer, out: &mut dyn Write) -> io::Result<(
         writeln!(out, "forecasts      off")?;
     }
     state.trips.iter().try_for_each(|state| trip(state, out))
+}
+
+/// The database that a cloud shares with others.
+fn shared(state: &WorkerState, out: &mut dyn Write) -> io::Result<()> {
+    let Some(shared) = &state.shared else { return Ok(()) };
+    let time = duration(shared.for_s as f64);
+    match &shared.error {
+        None => writeln!(out, "shared         reachable for {time}")?,
+        Some(error) => writeln!(out, "shared         not reachable for {time}: {error}")?,
+    }
+    let SharedState { waiting, behind, sent, received, .. } = shared;
+    writeln!(
+        out,
+        "               {waiting} entries to send, {behind} to receive; since start {sent} sent, \
+         {received} received"
+    )
 }
 
 /// Observations that were not recorded.

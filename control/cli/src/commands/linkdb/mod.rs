@@ -9,6 +9,7 @@
 mod page;
 mod picture;
 mod plot;
+mod shared;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
@@ -69,6 +70,9 @@ pub(crate) enum Command {
         #[command(flatten)]
         bound: Bound,
     },
+    /// The database in PostgreSQL that several clouds share
+    #[command(subcommand)]
+    Shared(shared::Command),
 }
 
 /// The database.
@@ -167,6 +171,7 @@ pub(crate) fn run(command: Command, out: &mut dyn Write) -> Result<bool> {
         Command::Plot(arguments) => plot::run(&arguments, out),
         Command::Purge { database, writer } => purge(&database, &writer, out),
         Command::Compact { database, bound } => compact(&database, &bound, out),
+        Command::Shared(command) => shared::run(command, out),
     }
 }
 
