@@ -261,7 +261,7 @@ impl Egress {
                 }
                 let is_idle = self.drained && flow.outbox.waiting() == 0;
                 let space = &mut self.buffer[self.end..self.end + IDLE_SPACE];
-                let told = is_idle && flow.meter.pacer.is_none();
+                let told = is_idle && flow.meter.idleness_counts(flow.connection);
                 match told.then(|| tell_idle(flow.connection, space)).flatten() {
                     Some(made) => made,
                     None => return Ok(false),
@@ -398,9 +398,8 @@ impl Egress {
 /// (its issue 2496). A datagram that does not fit has it try such a packet, which mostly stays
 /// empty and is not made. Its other controls would take that for a full window.
 fn tell_idle(connection: &mut Connection, space: &mut [u8]) -> Option<(usize, SendInfo)> {
-    let is_bbr = super::paths::active(connection).is_some_and(|path| path.max_bandwidth.is_some());
     let is_free = connection.dgram_send_queue_len() == 0;
-    if !is_bbr || !is_free || connection.dgram_send(&[0; IDLE_SPACE]).is_err() {
+    if !is_free || connection.dgram_send(&[0; IDLE_SPACE]).is_err() {
         return None;
     }
     let made = connection.send(space);

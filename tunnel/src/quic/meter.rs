@@ -36,6 +36,8 @@ pub(super) struct Meter {
     rate: u64,
     srtt: Duration,
     window: usize,
+    /// Whether bbr's startup has filled the carrier.
+    filled: bool,
     /// The congestion control, unless `quiche` has it.
     pub(super) pacer: Option<Pacer>,
 }
@@ -61,6 +63,24 @@ impl Meter {
     pub(super) fn on_idle(&mut self, connection: &Connection, now: Instant) {
         self.idle_at = Some(now);
         self.tell_pacer(connection, |pacer, in_flight| pacer.on_idle(in_flight));
+    }
+
+    /// Whether bbr should learn that the queue ran empty although the window has room. Its startup
+    /// ends neither for a steady rate nor for losses while it believes that data is missing. But
+    /// the queue for a path runs empty between the scheduler's small grants in a large download,
+    /// too. So the startup learns of no idleness once the carrier was full.
+    pub(super) fn idleness_counts(&mut self, connection: &Connection) -> bool {
+        let Some(path) = active(connection).filter(|_| self.pacer.is_none()) else { return false };
+        let Some(rate) = path.max_bandwidth else { return false };
+        if path.startup_exit.is_some() {
+            self.filled = false;
+            return true;
+        }
+        let rtt = path.min_rtt.unwrap_or(path.rtt);
+        let product = rate as f64 * rtt.as_secs_f64();
+        let full = (product * FULL_PART) as usize;
+        self.filled |= self.in_flight(connection) >= full.max(FULL_MIN);
+        !self.filled
     }
 
     /// Tells the pacer, if there is one, with the bytes in flight.
@@ -301,6 +321,10 @@ const ROOM_KNOWN: usize = 64 << 10;
 const ROOM_EARLIER: usize = 256 << 10;
 /// How long a full window delays acknowledgements: the usual `max_ack_delay` (RFC 9000 18.2).
 const FULL_WAIT: Duration = Duration::from_millis(25);
+/// So many bandwidth-delay products in flight fill a carrier, as in bbr's own bandwidth probes.
+const FULL_PART: f64 = 1.25;
+/// A carrier whose rate is unknown is not full with fewer bytes in flight.
+const FULL_MIN: usize = 12_000;
 /// Shorter packets contain only acknowledgements, which are not in flight.
 const DATA_PACKET_MIN: usize = 80;
 /// Probes may exceed the window a little (RFC 9002 7.5).
