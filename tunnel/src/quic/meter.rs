@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use polyrail_model::{Bitrate, Bytes, LinkSample};
 use quiche::{Connection, Stats};
 
+use super::bbr::Bbr;
 use super::context::{UNBOUND_PART, UNBOUND_WINDOW};
 use super::pacer::Pacer;
 use super::paths::active;
@@ -36,8 +37,7 @@ pub(super) struct Meter {
     rate: u64,
     srtt: Duration,
     window: usize,
-    /// Whether bbr's startup has filled the carrier.
-    filled: bool,
+    bbr: Bbr,
     /// The congestion control, unless `quiche` has it.
     pub(super) pacer: Option<Pacer>,
 }
@@ -47,6 +47,7 @@ impl Meter {
     pub(super) fn on_sent(&mut self, connection: &Connection, now: Instant, length: usize) -> bool {
         let may_be_data = length >= DATA_PACKET_MIN;
         if may_be_data {
+            self.bbr.on_sent(connection, now, length);
             self.tell_pacer(connection, |pacer, in_flight| pacer.on_sent(now, length, in_flight));
             self.sent_packets += 1;
             self.sent_bytes += length as u64;
@@ -65,22 +66,13 @@ impl Meter {
         self.tell_pacer(connection, |pacer, in_flight| pacer.on_idle(in_flight));
     }
 
-    /// Whether bbr should learn that the queue ran empty although the window has room. Its startup
-    /// ends neither for a steady rate nor for losses while it believes that data is missing. But
-    /// the queue for a path runs empty between the scheduler's small grants in a large download,
-    /// too. So the startup learns of no idleness once the carrier was full.
+    /// See [`Bbr::idleness_counts`].
     pub(super) fn idleness_counts(&mut self, connection: &Connection) -> bool {
-        let Some(path) = active(connection).filter(|_| self.pacer.is_none()) else { return false };
-        let Some(rate) = path.max_bandwidth else { return false };
-        if path.startup_exit.is_some() {
-            self.filled = false;
-            return true;
+        if self.pacer.is_some() {
+            return false;
         }
-        let rtt = path.min_rtt.unwrap_or(path.rtt);
-        let product = rate as f64 * rtt.as_secs_f64();
-        let full = (product * FULL_PART) as usize;
-        self.filled |= self.in_flight(connection) >= full.max(FULL_MIN);
-        !self.filled
+        let in_flight = self.in_flight(connection);
+        self.bbr.idleness_counts(connection, in_flight)
     }
 
     /// Tells the pacer, if there is one, with the bytes in flight.
@@ -100,7 +92,7 @@ impl Meter {
         now: Instant,
     ) -> Option<Instant> {
         let Some(pacer) = &self.pacer else {
-            return connection.get_next_release_time()?.time(now);
+            return self.bbr.release_time(connection, now);
         };
         let (at, window) = (pacer.next_at(), pacer.window());
         // An acknowledgement opens a full window; until then only short packets leave.
@@ -321,10 +313,6 @@ const ROOM_KNOWN: usize = 64 << 10;
 const ROOM_EARLIER: usize = 256 << 10;
 /// How long a full window delays acknowledgements: the usual `max_ack_delay` (RFC 9000 18.2).
 const FULL_WAIT: Duration = Duration::from_millis(25);
-/// So many bandwidth-delay products in flight fill a carrier, as in bbr's own bandwidth probes.
-const FULL_PART: f64 = 1.25;
-/// A carrier whose rate is unknown is not full with fewer bytes in flight.
-const FULL_MIN: usize = 12_000;
 /// Shorter packets contain only acknowledgements, which are not in flight.
 const DATA_PACKET_MIN: usize = 80;
 /// Probes may exceed the window a little (RFC 9002 7.5).

@@ -19,6 +19,7 @@
 mod acks;
 mod admission;
 mod away;
+mod bbr;
 mod cid;
 mod client;
 mod connection;

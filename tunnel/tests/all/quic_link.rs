@@ -533,3 +533,31 @@ fn rail_is_not_held_back_by_the_credit_of_the_peer() {
     println!("{bytes} bytes in 3 s");
     assert!(bytes > 18_000_000, "{bytes} of 37,500,000");
 }
+
+/// The scheduler bounds the bytes in flight and gives the tunnel a little after each
+/// acknowledgement, so that its queue runs empty all the time. bbr's startup has to end anyway.
+#[test]
+fn bbr_finds_the_rate_of_a_download_that_comes_in_small_parts() {
+    // 20 Mbit/s and 40 ms: a product of 100 kB.
+    let rate = Some((2_500_000, 128 << 10));
+    let faults = Faults { rate, delay: Duration::from_millis(20), ..Faults::default() };
+    let options = SocketOptions { congestion: Some("bbr".to_owned()), ..SocketOptions::default() };
+    let (mut world, _tap) = up_with(options, faults, 1);
+    let (begin, before) = (Instant::now(), world.ends[0].bytes);
+    let mut windows = Vec::new();
+    while begin.elapsed() < Duration::from_secs(4) {
+        let sample = world.ends[1].tunnel.sample(Instant::now()).unwrap();
+        if sample.in_flight.0 + sample.unsent.0 < 170_000 {
+            let tag = world.tag();
+            world.ends[1].tunnel.send(Unit::Data { tag }, &[7; 8_000]);
+            world.ends[1].tunnel.flush(Instant::now());
+        }
+        if windows.len() < begin.elapsed().as_secs() as usize {
+            windows.push(sample.window.0);
+        }
+        world.step();
+    }
+    let bytes = world.ends[0].bytes - before;
+    println!("{bytes} bytes, windows after each second {windows:?}");
+    assert!(bytes > 7_000_000 && windows[2] < 400_000, "{bytes} bytes, windows {windows:?}");
+}
