@@ -129,7 +129,7 @@ impl Herd {
     }
 
     /// Waits until each gateway has both paths.
-    fn wait_for_all(&self, limit: Duration) -> Result<()> {
+    pub(super) fn wait_for_all(&self, limit: Duration) -> Result<()> {
         let begun = Instant::now();
         loop {
             let up = self.paths_up().unwrap_or(0);

@@ -34,6 +34,7 @@ pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
         let idle_mb = idle_mb_a_day(&herd, effort.pick(SILENCE, Duration::from_millis(500)))?;
         let killed = herd.restart_cloud(Signal::SIGKILL, START_LIMIT)?;
         drop(idle);
+        herd.wait_for_all(START_LIMIT)?;
         std::thread::sleep(effort.pick(SILENCE, Duration::from_millis(500)));
         let stopped = herd.restart_cloud(Signal::SIGTERM, START_LIMIT)?;
         let memory = full as f64 / gateways as f64 / 1024.0;
@@ -86,6 +87,12 @@ fn exchange(herd: &Herd, mut flows: Vec<TcpStream>, time: Duration) -> Result<f6
         }
     }
     let turn = Scrape::of(&herd.lab.cloud)?.quantile_since(&first, TURNS, 0.99);
+    // One after another: thousands at once would stall all carriers, because gateways, cloud and
+    // program share the processors.
+    for flow in flows {
+        drop(flow);
+        std::thread::sleep(CLOSE_EVERY);
+    }
     Ok(turn.context("no turns")? * 1e3)
 }
 
@@ -96,6 +103,9 @@ fn idle_mb_a_day(herd: &Herd, time: Duration) -> Result<f64> {
     let bytes = (herd.carried_bytes()? - before) as f64 / herd.gateways.len() as f64;
     Ok(bytes / 1e6 * 86_400.0 / time.as_secs_f64())
 }
+
+/// The pause between two flows that close.
+const CLOSE_EVERY: Duration = Duration::from_millis(5);
 
 /// The histogram of the cloud's turns.
 pub(super) const TURNS: &str = "polyrail_loop_turn_seconds";
