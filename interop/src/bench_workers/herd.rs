@@ -119,7 +119,7 @@ impl Herd {
             let name = Self::name(gateway);
             let own = sessions.iter().find(|session| session["peer"] == name.as_str());
             let id = own.and_then(|session| session["id"].as_str());
-            let number = id.and_then(|id| id.trim_start_matches('s').parse::<usize>().ok());
+            let number = id.and_then(|id| id.parse::<usize>().ok());
             number.map(|number| (number + 1) % 2).with_context(|| format!("{name}: {status}"))
         };
         (0..self.gateways.len()).map(worker).collect()
