@@ -24,3 +24,15 @@ pub fn memory_bytes(process: u32) -> Result<u64> {
     let kilobytes: u64 = line.split_whitespace().nth(1).context("Pss")?.parse()?;
     Ok(kilobytes * 1024)
 }
+
+/// Processor time that this machine has used for anything, of all processors, s.
+pub fn machine_s() -> Result<f64> {
+    let text = std::fs::read_to_string("/proc/stat")?;
+    let line = text.lines().next().context("/proc/stat is empty")?;
+    // User, nice, system, idle, waiting for disks, and interrupts (proc(5)).
+    let ticks = line.split_whitespace().skip(1).map(str::parse::<u64>);
+    let ticks: Vec<u64> = ticks.collect::<Result<_, _>>()?;
+    let idle = [3, 4].iter().filter_map(|&column| ticks.get(column)).sum::<u64>();
+    // Guests count as users, too.
+    Ok(ticks.iter().take(8).sum::<u64>().saturating_sub(idle) as f64 / TICKS_PER_S)
+}

@@ -244,6 +244,11 @@ pub const PING_DATAGRAMS: Duration = Duration::from_millis(200);
 /// Interval of pings on an idle path.
 pub const PING_IDLE: Duration = Duration::from_secs(20);
 
+/// A gateway that has received no frame over any path for this time PINGs its fastest path: an idle
+/// train notices within seconds that its cloud has died or restarted. `docs/carriers.md` has the
+/// bytes that this costs.
+pub const PING_SILENT: Duration = Duration::from_secs(5);
+
 /// Flows that a transmit turn may skip because they wait for other paths. The next turn continues
 /// with the next flows.
 pub const ASIDE_MAX: usize = 128;

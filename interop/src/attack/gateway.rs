@@ -4,10 +4,12 @@
 //! processors of this machine.
 
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use polyrail_emulator::namespace::Namespace;
 use rand::Rng as _;
 
 use super::links;
@@ -39,10 +41,10 @@ pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
 }
 
 /// The next unit of a flood; the number counts them from 0.
-type Flood = fn(u64) -> Vec<u8>;
+pub(crate) type Flood = fn(u64) -> Vec<u8>;
 
 /// The floods, and the flows that the cloud keeps because of each.
-const FLOODS: [(&str, Flood, u32); 4] = [
+pub(crate) const FLOODS: [(&str, Flood, u32); 4] = [
     ("resets", resets, 0),
     ("embryos", embryos, 1_024),
     ("holes", holes, 0),
@@ -135,7 +137,8 @@ fn measure(world: &mut World, flood: Flood, pairs: usize) -> Result<Seen> {
         let lines = world.cloud.log().lines().count();
         let (stop, started) = (AtomicBool::new(false), Instant::now());
         let (next, sent, peak) = std::thread::scope(|scope| {
-            let intruder = scope.spawn(|| flood_until(world, &stop, flood));
+            let (server, keys) = (&world.lab.server, world.keys.folder());
+            let intruder = scope.spawn(|| flood_until(server, (keys, NAME), &stop, flood));
             std::thread::sleep(BEFORE);
             let peak = scope.spawn(|| peak_until(world, &stop));
             let next = next.verify(&world.lab.passenger, &file);
@@ -172,15 +175,19 @@ fn download(world: &mut World, file: &WebFile) -> Download {
     world.download_from(&SERVER.host(Family::V4), file)
 }
 
-/// Sends units at [`BYTES_PER_S`], over a new tunnel whenever the cloud has closed one. Returns the
-/// bytes and the number of tunnels.
-fn flood_until(world: &World, stop: &AtomicBool, flood: Flood) -> Result<(u64, u32)> {
-    let keys = world.keys.folder();
+/// Sends units at [`BYTES_PER_S`], over a new tunnel whenever the cloud has closed one. `identity`
+/// is a folder and the name of a certificate in it. Returns the bytes and the number of tunnels.
+pub(crate) fn flood_until(
+    server: &Namespace,
+    identity: (&Path, &str),
+    stop: &AtomicBool,
+    flood: Flood,
+) -> Result<(u64, u32)> {
+    let keys = identity.0;
     let cloud = CLOUD_INSIDE.at(Family::V4, CLOUD_PORT);
     let (mut bytes, mut tunnels) = (0, 0);
     while !stop.load(Ordering::Relaxed) {
-        let identity = Some((keys, NAME));
-        let tls = dial(&world.lab.server, cloud, keys, identity, ALPN, PATIENCE);
+        let tls = dial(server, cloud, keys, Some(identity), ALPN, PATIENCE);
         let mut instance = [0; 16];
         rand::rng().fill_bytes(&mut instance);
         let Ok(mut intruder) = tls.and_then(|tls| Intruder::greet(tls, instance)) else {

@@ -6,7 +6,7 @@
 mod buffers;
 mod dials;
 mod flood;
-mod gateway;
+pub(crate) mod gateway;
 mod idle;
 mod poison;
 mod probe;

@@ -1,25 +1,31 @@
-//! The suite of a cloud's workers: throughput of several gateways, and many gateways on one cloud.
+//! The suite of a cloud's workers: throughput of several gateways, a flood next to the other
+//! worker's gateways, and many gateways on one cloud.
 //!
 //! Daemons and load share this machine, so the figures say how workers compare, not what a cloud
 //! carries.
 
 mod herd;
+mod many;
+mod others;
 
-use std::io::{Read, Write};
+use std::io::Read;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
 use crate::bench::{Effort, Suite};
-use crate::metrics::Scrape;
+use crate::carrier::Medium;
 use crate::report::{Goal, Report, median};
 use crate::usage;
 use herd::Herd;
 
 /// The figures of a cloud's workers.
-pub const SUITE: Suite =
-    Suite { file: "workers", check: || Ok(()), benchmarks: &[("pairs", pairs), ("many", many)] };
+pub const SUITE: Suite = Suite {
+    file: "workers",
+    check: || Ok(()),
+    benchmarks: &[("pairs", pairs), ("others", others::run), ("many", many::run)],
+};
 
 /// One run of the downloads.
 struct Run {
@@ -62,7 +68,7 @@ fn pairs(report: &mut Report, effort: Effort) -> Result<()> {
 
 /// Downloads through all gateways for a time.
 fn download(workers: i64, gateways: usize, time: Duration) -> Result<Run> {
-    let herd = Herd::start(workers, gateways, START_LIMIT)?;
+    let herd = Herd::start(workers, gateways, &Medium::Wire, START_LIMIT)?;
     let mut flows = Vec::new();
     for gateway in 0..gateways {
         flows.push(herd.download(gateway)?);
@@ -96,44 +102,6 @@ fn read_for(mut flow: TcpStream, time: Duration) -> Result<u64> {
         bytes += flow.read(&mut chunk).context("a download")? as u64;
     }
     Ok(bytes)
-}
-
-/// Many gateways with two tunnels and idle flows each, as many as the harness has descriptors for
-/// both of their ends; a fifth of which echo a byte now and then;
-/// then the cloud restarts.
-fn many(report: &mut Report, effort: Effort) -> Result<()> {
-    let (gateways, flows, seconds) = effort.pick((200, 45, 30), (4, 5, 2));
-    let (memory, turn, back) = in_thread(move || {
-        let mut herd = Herd::start(2, gateways, START_LIMIT)?;
-        let empty = usage::memory_bytes(herd.cloud.id())?;
-        let mut open = Vec::new();
-        for gateway in 0..gateways {
-            for _ in 0..flows {
-                open.push(herd.echo(gateway)?);
-            }
-        }
-        let first = Scrape::of(&herd.lab.cloud)?;
-        let begun = Instant::now();
-        while begun.elapsed() < Duration::from_secs(seconds) {
-            for flow in open.iter_mut().step_by(5) {
-                flow.write_all(b"x").context("sending")?;
-                flow.read_exact(&mut [0]).context("no echo")?;
-            }
-        }
-        let last = Scrape::of(&herd.lab.cloud)?;
-        let turn = last.quantile_since(&first, "polyrail_loop_turn_seconds", 0.99);
-        let full = usage::memory_bytes(herd.cloud.id())?;
-        println!("{gateways} gateways: {empty} bytes without flows, {full} with {flows} each");
-        drop(open);
-        herd.restart_cloud()?;
-        let back = herd.wait_for_all(START_LIMIT)?;
-        let memory = full as f64 / gateways as f64 / 1024.0;
-        Ok((memory, turn.context("no turns")? * 1e3, back.as_secs_f64()))
-    })?;
-    report.result("workers_memory_per_gateway", memory, "KiB", Goal::None, &[memory]);
-    report.result("workers_turn_p99", turn, "ms", Goal::AtMost(5.0), &[turn]);
-    report.result("workers_all_back", back, "s", Goal::AtMost(10.0), &[back]);
-    Ok(())
 }
 
 /// Measures in a lab on a thread of its own.

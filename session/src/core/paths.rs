@@ -495,7 +495,8 @@ impl Paths {
 
     /// The fastest usable path other than `but` that takes control frames, by rank.
     pub fn control_slot(&self, but: Option<usize>) -> Option<usize> {
-        let able = self.slots().filter_map(|slot| Some((slot, self.get(slot)?)));
+        let paths = self.slots.iter().enumerate();
+        let able = paths.filter_map(|(slot, path)| Some((slot, path.as_ref()?)));
         let able =
             able.filter(|&(slot, path)| !path.hidden && path.takes_control() && Some(slot) != but);
         able.min_by_key(|(_, path)| (path.wish.rank, path.link.srtt())).map(|(slot, _)| slot)

@@ -25,8 +25,8 @@ use super::writers::{self, Writers};
 use crate::event::{Event, FlowKey, OpenError};
 use crate::flow::{Flow, Life};
 use crate::limits::{
-    OPEN_HOLD, RESET_LINGER, SILENT_AFTER, WINDOW_INITIAL_MAX, WINDOW_INITIAL_SHARE, WINDOW_SHARE,
-    WRITABLE_MIN,
+    OPEN_HOLD, PING_SILENT, RESET_LINGER, SILENT_AFTER, WINDOW_INITIAL_MAX, WINDOW_INITIAL_SHARE,
+    WINDOW_SHARE, WRITABLE_MIN,
 };
 use crate::settings::{SessionStatus, Settings};
 use crate::wire::{ResetReason, Terms};
@@ -491,6 +491,7 @@ impl Session {
             self.flow_control.next_period,
             self.turns.wake_at,
             self.unopened_at,
+            self.test().map(|(at, _)| at),
             self.datagrams.held_until.first().map(|&(until, _)| until),
         ];
         lines.chain(paths).chain(parts.into_iter().flatten()).min()
@@ -513,10 +514,23 @@ impl Session {
         let rtt = self.paths.slowest_rtt();
         self.flow_control.on_timeout(now, rtt, &mut self.flows);
         self.paths.ping_paused(now, self.flows.len() > 0);
+        if let Some((at, slot)) = self.test()
+            && now >= at
+        {
+            self.paths.get_mut(slot).into_iter().for_each(|path| path.pings.soon(now));
+        }
         for slot in self.paths.overdue(now, self.settings.stall) {
             self.stall(now, slot);
         }
         self.close_drained(now);
+    }
+
+    /// When a gateway PINGs its fastest path because no frame arrives, and the slot of the path. If
+    /// there is no answer, the path stalls, and the next one is tested at once.
+    fn test(&self) -> Option<(Instant, usize)> {
+        let slot = self.paths.control_slot(None).filter(|_| self.role == NodeRole::Gateway)?;
+        let is_tested = self.paths.get(slot)?.pings.pinged_at().is_some();
+        (!is_tested).then(|| (self.heard_at + PING_SILENT, slot))
     }
 
     /// Opens no more flows and sends GOAWAY.

@@ -434,6 +434,7 @@ fn flows_whose_open_never_arrives_expire() {
     assert_eq!(attack.flows(), 200);
     let linger = Settings::default().linger;
     // While its carriers are dark, an honest peer cannot deliver an OPEN.
+    attack.pair.dark(attack.tunnel.0);
     attack.pair.advance(linger + 3 * RESET_LINGER);
     assert_eq!(attack.flows(), 200, "the OPEN may be on its way");
     attack.speak(linger + RESET_LINGER);

@@ -9,7 +9,7 @@ use polyrail_model::{
     Bytes, Destination, HostName, Identity, PathId, PathWish, TunnelMode, UserId,
 };
 use polyrail_scheduler::{Chain, ChainSpec, Handler, Input, Kind, PathSets, SEGMENT, Schedulerlet};
-use polyrail_session::limits::SESSION_PATHS_MAX;
+use polyrail_session::limits::{self, SESSION_PATHS_MAX};
 use polyrail_session::{Endpoint, Event, PathReport, ResetReason, Settings, TunnelInfo, TunnelKey};
 
 #[test]
@@ -104,10 +104,29 @@ fn data_of_a_dark_path_is_reinjected_on_the_other() {
         })
         .collect();
     // The copy on the other path is acknowledged: only the PONG is missing on the dark path.
-    let pinged = begun + polyrail_session::limits::PING_ACTIVE;
+    let pinged = begun + limits::PING_ACTIVE;
     assert_eq!(stalls, [(TunnelKey(0), pinged)], "one stall, since the PING");
     assert_eq!(drain(&mut pair.cloud, pair.now, served), b"lost");
     assert!(pair.cloud.finished(served));
+}
+
+#[test]
+fn idle_gateway_notices_a_silent_cloud_and_tests_one_path_after_another() {
+    let mut pair = Pair::new(Settings::default());
+    pair.up(0, "a");
+    pair.up(1, "b");
+    pair.advance(Duration::from_secs(60));
+    assert!(!pair.at_gateway.iter().any(|event| matches!(event, Event::PathStalled { .. })));
+    [0, 1].into_iter().for_each(|number| pair.dark(number));
+    let begun = pair.now;
+    pair.advance(limits::PING_SILENT + 2 * limits::STALL_MIN + Duration::from_millis(200));
+    let stalled = |event: &Event| match event {
+        Event::PathStalled { since, .. } => Some(*since),
+        _ => None,
+    };
+    let at: Vec<_> = pair.at_gateway.iter().filter_map(stalled).collect();
+    assert_eq!(at.len(), 2, "both stall");
+    assert!(at[0] <= begun + limits::PING_SILENT && at[1] <= at[0] + Duration::from_secs(1));
 }
 
 #[test]

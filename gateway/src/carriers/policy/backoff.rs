@@ -31,13 +31,22 @@ impl Backoff {
     pub(crate) fn refused(&mut self, now: Instant) {
         let half = MIN.saturating_mul(1 << self.attempt).min(MAX) / 2;
         self.attempt = (self.attempt + 1).min(30);
-        let share = (self.draw() >> 11) as f64 / (1u64 << 53) as f64;
-        self.until = Some(now + half + half.mul_f64(share));
+        self.until = Some(now + half + half.mul_f64(self.draw_share()));
+    }
+
+    /// Waits for a time uniform in `[0, most]`.
+    pub(crate) fn spread(&mut self, now: Instant, most: Duration) {
+        self.until = Some(now + most.mul_f64(self.draw_share()));
     }
 
     /// Starts over after a success or a change.
     pub(crate) fn reset(&mut self) {
         *self = Self::new(self.random);
+    }
+
+    /// The next number in `[0, 1)`.
+    fn draw_share(&mut self) -> f64 {
+        (self.draw() >> 11) as f64 / (1u64 << 53) as f64
     }
 
     /// The next number of a SplitMix64 sequence (Steele, Lea, Flood 2014).

@@ -152,7 +152,7 @@ impl Policy {
         self.search = None;
         let all: Vec<_> = self.attempts.list.iter().map(|attempt| attempt.id).collect();
         all.into_iter().for_each(|id| self.close(id, reason));
-        self.note_loss(now, reason);
+        self.note_loss(now, reason, Cause::Lost);
     }
 
     pub(super) fn close_unready(

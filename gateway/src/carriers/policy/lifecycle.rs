@@ -71,7 +71,7 @@ impl Policy {
             return;
         }
         if matches!(was, Stage::Path(_)) {
-            return self.note_loss(now, reason);
+            return self.note_loss(now, reason, Cause::Gone);
         }
         self.backoffs[lane(mode)].refused(now);
         self.tell(Notice::Failed { reason: reason.to_owned() });
@@ -88,7 +88,9 @@ impl Policy {
             }
         }
         if attempt.closing || was_path {
-            return self.note_loss(now, &ending.reason);
+            let by_peer = matches!(ending.kind, EndingKind::Refused | EndingKind::Rejected);
+            let cause = if by_peer { Cause::Gone } else { Cause::Lost };
+            return self.note_loss(now, &ending.reason, cause);
         }
         let refused = ending.kind != EndingKind::Silent;
         self.book.failed(attempt.address, refused);
@@ -171,19 +173,33 @@ impl Policy {
     }
 
     /// Reports the end of the last path, and starts a search for another.
-    pub(super) fn note_loss(&mut self, now: Instant, reason: &str) {
+    pub(super) fn note_loss(&mut self, now: Instant, reason: &str, cause: Cause) {
         if !self.carrying || self.attempts.current().is_some() {
             return;
         }
         self.carrying = false;
         self.choice.on_disturbed();
         self.tell(Notice::Down { reason: reason.to_owned() });
-        if self.is_usable() {
-            // A running race continues with its connections.
-            match &mut self.search {
-                Some(search) if search.cause.is_urgent() => search.cause = Cause::Lost,
-                _ => self.begin_search(now, Cause::Lost),
-            }
+        if !self.is_usable() {
+            return;
+        }
+        // A running race continues with its connections.
+        match &mut self.search {
+            Some(search) if search.cause.is_urgent() => search.cause = cause,
+            _ => self.begin_search(now, cause),
+        }
+        if cause == Cause::Gone {
+            self.backoffs[0].spread(now, GONE_SPREAD);
+            self.backoffs[1].until = self.backoffs[0].until;
+        }
+    }
+
+    /// A search that shares the cloud with those of all gateways becomes a usual race if it takes
+    /// long: the carrier may have failed, too.
+    pub(super) fn watch_gone(&mut self, now: Instant) {
+        let search = self.search.as_mut().filter(|search| search.cause == Cause::Gone);
+        if let Some(search) = search.filter(|search| search.age(now) >= GONE_FOR) {
+            search.cause = Cause::Lost;
         }
     }
 }
@@ -191,3 +207,8 @@ impl Policy {
 /// The bounds of the pause that the first answer of a search causes: one round trip.
 const HOLD_MIN: Duration = Duration::from_millis(50);
 const HOLD_MAX: Duration = Duration::from_secs(2);
+/// When a cloud ends the connections of all its gateways, their first attempts spread over this
+/// time: 300 trains with three carriers are then 180 handshakes in 100 ms, which one core answers.
+const GONE_SPREAD: Duration = Duration::from_millis(500);
+/// How long such a search has one connection at a time.
+const GONE_FOR: Duration = Duration::from_secs(5);

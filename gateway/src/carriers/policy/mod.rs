@@ -167,6 +167,7 @@ impl Policy {
     /// Handles everything that is due.
     pub(crate) fn turn(&mut self, now: Instant) {
         if self.is_usable() {
+            self.watch_gone(now);
             self.watch_path(now);
             self.watch_mode(now);
             self.watch_spec(now);

@@ -71,6 +71,8 @@ pub(crate) enum Cause {
     Start,
     /// The last one ended.
     Lost,
+    /// The cloud ended the last one: it has restarted, or closes. The carrier itself works.
+    Gone,
     /// The peer acknowledges nothing.
     Stall,
     /// The cloud reports that its data is not acknowledged.
@@ -107,6 +109,7 @@ impl Cause {
         match self {
             Self::Start => "the gateway started",
             Self::Lost => "the connection had ended",
+            Self::Gone => "the cloud had ended the connection",
             Self::Stall => "nothing was acknowledged",
             Self::PeerStall => "the cloud saw nothing acknowledged",
             Self::Cell => "the modem changed its cell",

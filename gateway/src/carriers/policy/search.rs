@@ -169,6 +169,8 @@ impl Search {
         match self.cause {
             // A path is up meanwhile.
             Cause::Slow | Cause::Mode => 1,
+            // Races of all gateways would keep a cloud that has just started from answering any.
+            Cause::Gone => 1,
             _ => pace.alive_max(),
         }
     }

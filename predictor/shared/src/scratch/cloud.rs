@@ -109,13 +109,42 @@ impl Cloud {
         }
     }
 
+    /// The bytes of its file.
+    ///
+    /// # Errors
+    /// The file is missing.
+    pub fn bytes(&self) -> io::Result<u64> {
+        Ok(self.path.metadata()?.len())
+    }
+
+    /// Stops it, and returns the number of entries of each log, and the last entry's number.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn stop_and_count(self) -> Result<BTreeMap<LogId, (u64, u64)>, StoreError> {
+        let store = self.into_store()?;
+        let mut counts: BTreeMap<LogId, (u64, u64)> = BTreeMap::new();
+        store.visit(|_, key, _| {
+            if let Some(log) = store.log(key.log) {
+                let (count, last) = counts.entry(log.id.clone()).or_default();
+                (*count, *last) = (*count + 1, key.sequence.max(*last));
+            }
+            Ok::<_, StoreError>(())
+        })?;
+        Ok(counts)
+    }
+
+    fn into_store(self) -> Result<Store, StoreError> {
+        drop(self.worker);
+        Store::open(&self.path, Limits { events_max: u64::MAX, ..Limits::default() })
+    }
+
     /// Stops it, and returns its entries.
     ///
     /// # Errors
     /// The file cannot be read.
     pub fn stop(self) -> Result<Contents, StoreError> {
-        drop(self.worker);
-        let store = Store::open(&self.path, Limits { events_max: u64::MAX, ..Limits::default() })?;
+        let store = self.into_store()?;
         let mut contents = Contents::new();
         store.visit(|_, key, entry| {
             if let Some(log) = store.log(key.log) {

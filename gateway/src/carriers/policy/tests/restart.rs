@@ -6,7 +6,7 @@ use polyrail_admin::PathPhase;
 use polyrail_config::{Mode, Restart};
 
 use super::world::{QUIC, TLS, World, ms, secs};
-use crate::carriers::policy::{Cause, Notice, Pace};
+use crate::carriers::policy::{Cause, EndingKind, Notice, Pace};
 
 fn restarts(world: &World, wanted: Cause) -> usize {
     world.tells(|notice| matches!(notice, Notice::Restarted { cause, .. } if *cause == wanted))
@@ -48,6 +48,25 @@ fn after_a_blackout_a_fresh_connection_carries_within_two_round_trips_and_200_ms
             assert!(worst <= rtt * (trips + 3) + ms(400), "{mode} {rtt:?}: {times:?}");
         }
     }
+}
+
+#[test]
+fn after_the_cloud_ended_the_connection_one_attempt_at_a_time_is_alive_for_5_s() {
+    let mut world = World::new(Mode::Auto);
+    world.run(secs(4));
+    let path = world.in_use().unwrap();
+    (world.net.dark, world.alive_max) = (true, 0);
+    let gone = world.at();
+    world.end(path, EndingKind::Rejected);
+    world.run(secs(4));
+    let starts = world.starts(gone);
+    assert!(starts[0].0 <= ms(500) && starts.len() <= 12, "{starts:?}");
+    assert_eq!(world.alive_max, 1);
+    // The carrier may have failed, too.
+    world.run(secs(3));
+    assert_eq!(world.alive_max, 3);
+    world.net.dark = false;
+    world.run_until(secs(1), |world| world.carries().is_some());
 }
 
 #[test]
