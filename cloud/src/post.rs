@@ -91,7 +91,7 @@ impl Post {
                 load.tunnels.fetch_sub(1, Ordering::Relaxed);
             }
             Letter::Datagrams(stray) => {
-                load.datagram_bytes.fetch_sub(stray.len(), Ordering::Relaxed);
+                load.datagram_bytes.fetch_sub(charge(stray), Ordering::Relaxed);
             }
             Letter::Ping(number) => load.answered.store(*number, Ordering::Relaxed),
             Letter::ShutDown => {}
@@ -115,7 +115,8 @@ impl Post {
         let (to, count) = (usize::from(stray.worker), stray.count());
         let is_sent = self.mailboxes.get(to).is_some_and(|mailbox| {
             let waiting = &mailbox.load.datagram_bytes;
-            fits(waiting, stray.len(), DATAGRAM_BYTES_MAX) && mailbox.send(Letter::Datagrams(stray))
+            fits(waiting, charge(&stray), DATAGRAM_BYTES_MAX)
+                && mailbox.send(Letter::Datagrams(stray))
         });
         let counter = if is_sent { &mut self.datagrams } else { &mut self.datagrams_dropped };
         *counter += count;
@@ -165,6 +166,11 @@ impl Post {
         ]
     }
 
+    /// Wakes the own loop: letters wait.
+    pub(crate) fn wake_own(&self) {
+        self.mailboxes[self.workers.own].wake();
+    }
+
     fn others(&self) -> impl Iterator<Item = &Mailbox> {
         let own = self.workers.own;
         let others = self.mailboxes.iter().enumerate().filter(move |(number, _)| *number != own);
@@ -186,6 +192,11 @@ impl Mailbox {
     }
 }
 
+/// The memory of datagrams that wait.
+fn charge(stray: &Stray) -> usize {
+    stray.len() + LETTER
+}
+
 /// Adds a size unless the sum would exceed the maximum.
 fn fits(waiting: &AtomicUsize, size: usize, max: usize) -> bool {
     let fits = waiting.fetch_add(size, Ordering::Relaxed) + size <= max;
@@ -197,6 +208,8 @@ fn fits(waiting: &AtomicUsize, size: usize, max: usize) -> bool {
 
 /// Tunnels that wait for one worker: as many as handshakes in progress.
 const TUNNELS_MAX: usize = 1_024;
+/// What a letter takes besides its datagrams; about twice its size.
+const LETTER: usize = 512;
 /// Bytes of datagrams that wait for one worker: as in its socket.
 const DATAGRAM_BYTES_MAX: usize = 4 << 20;
 

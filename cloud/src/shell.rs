@@ -371,6 +371,15 @@ impl Cloud {
         shutdown.takes_tunnels() || (shutdown.is_over() && !self.post.is_over())
     }
 
+    /// Takes some of the letters; the others wait for the next turn.
+    fn take_letters(&mut self, now: Instant, relay: &mut Relay) {
+        for _ in 0..LETTERS_MAX {
+            let Some(letter) = self.post.take() else { return };
+            self.on_letter(now, relay, letter);
+        }
+        self.post.wake_own();
+    }
+
     fn on_letter(&mut self, now: Instant, relay: &mut Relay, letter: Letter) {
         match letter {
             Letter::Tunnel(tunnel) => {
@@ -429,9 +438,7 @@ impl Shell for Cloud {
                 }
             }
             WAKER => {
-                while let Some(letter) = self.post.take() {
-                    self.on_letter(now, relay, letter);
-                }
+                self.take_letters(now, relay);
                 self.dialer.on_wake(now);
                 polyrail_daemon::serve(self, now, relay);
                 if let Some(linkdb) = &mut self.daemon.linkdb {
@@ -511,6 +518,7 @@ impl Shell for Cloud {
         self.daemon.on_turn(now, relay);
         if self.daemon.shutdown.is_over() {
             self.post.end();
+            relay.refuse_own();
         }
         if self.paths.is_due(now) {
             self.look_at_paths(now, relay);
@@ -535,6 +543,8 @@ impl Shell for Cloud {
 }
 
 /// Why peers lose their sessions when a signal ends the cloud.
+/// Letters of other workers that one turn takes.
+const LETTERS_MAX: usize = 1_024;
 const SHUTDOWN: &str = "the cloud is shutting down";
 pub(crate) const SIGNALS: Token = Token(0);
 /// Shared by the resolver, the control thread, LinkDB and the other workers.

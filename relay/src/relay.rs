@@ -128,6 +128,11 @@ impl Relay {
         self.tunnels.set_workers(workers);
     }
 
+    /// Closes tunnels of peers that no other worker owns, from now on: this one has shut down.
+    pub fn refuse_own(&mut self) {
+        self.tunnels.refuse_own();
+    }
+
     /// Adds a tunnel that has moved from another worker's relay, and acts on its event. `begun` is
     /// when it was added there.
     ///

@@ -32,6 +32,7 @@ pub(crate) struct Tunnels {
     drops: TunnelDrops,
     events: Vec<RelayEvent>,
     workers: Workers,
+    refuses_own: bool,
 }
 
 /// Counts of one mode.
@@ -59,6 +60,10 @@ impl Tunnels {
         self.slots.insert(key, slot);
         self.touch(key);
         Ok(TunnelKey(key))
+    }
+
+    pub(crate) fn refuse_own(&mut self) {
+        self.refuses_own = true;
     }
 
     pub(crate) fn set_workers(&mut self, workers: Workers) {
@@ -329,6 +334,10 @@ impl Tunnels {
                 && let Some(to) = self.workers.goes_to(&event)
             {
                 self.hand_over(registry, key, to, event);
+                return true;
+            }
+            if self.refuses_own && !matches!(event, TunnelEvent::Closed(_)) {
+                self.remove(now, registry, endpoint, key, CloseReason::Local);
                 return true;
             }
             match event {

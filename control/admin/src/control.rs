@@ -119,8 +119,9 @@ impl<C: Tables> Control<C> {
         command: impl Fn(Reply<T>) -> AdminCommand<C>,
     ) -> Result<Vec<T>, AdminError> {
         let planes = std::iter::once(&self.plane).chain(&self.others);
-        let pending: Result<Vec<_>, _> = planes.map(|plane| plane.begin(&command)).collect();
-        let pending = pending?;
+        // All get it, also if one is too busy: the same command again completes it.
+        let pending: Vec<_> = planes.map(|plane| plane.begin(&command)).collect();
+        let pending: Vec<_> = pending.into_iter().collect::<Result<_, _>>()?;
         let answers = async {
             let mut answers = Vec::new();
             for mut answer in pending {

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use super::cid::Cid;
 
-/// By connection id, the worker that has the tunnel, which is the own one if the id is retired; at
-/// most [`IDS_MAX`], the oldest are evicted.
+/// By connection id, the worker that has the tunnel; at most [`IDS_MAX`], the oldest are evicted.
+/// Retired ids have a list of their own, because a peer can retire as many as it likes.
 #[derive(Debug, Default)]
 pub(super) struct Away {
     of: HashMap<Cid, u8>,

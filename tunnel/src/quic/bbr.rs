@@ -6,15 +6,15 @@
 //! path little at a time, so its queue runs empty in most round trips of a large download, too. So
 //! a startup learns of no idleness once the carrier was full.
 //!
-//! **Pacing.** After its startup bbr sends at the rate that it knows, and looks for more every two
-//! seconds. So the tunnel paces packets faster, and the window, two bandwidth-delay products,
-//! limits them: a carrier that gets faster acknowledges faster and shows it within a round trip.
-//! Such pacing also disregards the cuts of the rate after lossy rounds. Those of the window
-//! remain.
+//! **Pacing.** After its startup bbr drains the queue that this left, sends at the rate that it
+//! knows, and looks for more every two seconds. So from the end of the draining on the tunnel paces
+//! packets faster, and the window, two bandwidth-delay products, limits them: a carrier that gets
+//! faster acknowledges faster and shows it within a round trip. Such pacing also disregards the
+//! cuts of the rate after lossy rounds. Those of the window remain.
 
 use std::time::{Duration, Instant};
 
-use quiche::{Connection, PathStats};
+use quiche::Connection;
 
 use super::paths::active;
 
@@ -23,7 +23,9 @@ use super::paths::active;
 pub(super) struct Bbr {
     /// Whether the startup has filled the carrier.
     filled: bool,
-    /// When the next packet may leave, after the startup.
+    /// Whether the queue of the startup was drained: `quiche`'s bbr does nothing else until then.
+    drained: bool,
+    /// When the next packet may leave, after the draining.
     next_at: Option<Instant>,
 }
 
@@ -42,25 +44,34 @@ impl Bbr {
         !self.filled
     }
 
-    /// A packet with data was made.
-    pub(super) fn on_sent(&mut self, connection: &Connection, now: Instant, length: usize) {
-        self.next_at = active(connection).as_ref().and_then(known_rate).map(|rate| {
+    /// A packet with data was made; `in_flight` are the bytes in flight before it.
+    pub(super) fn on_sent(
+        &mut self,
+        connection: &Connection,
+        now: Instant,
+        length: usize,
+        in_flight: usize,
+    ) {
+        let Some(path) = active(connection) else { return };
+        let rate = path.max_bandwidth.filter(|rate| *rate > 0);
+        let Some(rate) = rate.filter(|_| path.startup_exit.is_some()) else {
+            (self.drained, self.next_at) = (false, None);
+            return;
+        };
+        let rtt = path.min_rtt.unwrap_or(path.rtt);
+        self.drained |= in_flight as f64 <= rate as f64 * rtt.as_secs_f64();
+        if self.drained {
             let time = Duration::from_secs_f64(length as f64 / rate as f64 / PACING_GAIN);
             let earliest = now.checked_sub(LATE_MAX).unwrap_or(now);
-            self.next_at.map_or(now, |at| at.max(earliest)) + time.min(GAP_MAX)
-        });
+            let next_at = self.next_at.map_or(now, |at| at.max(earliest)) + time;
+            self.next_at = Some(next_at.min(now + GAP_MAX));
+        }
     }
 
     /// The release time of the next packet.
     pub(super) fn release_time(&self, connection: &Connection, now: Instant) -> Option<Instant> {
         self.next_at.or_else(|| connection.get_next_release_time()?.time(now))
     }
-}
-
-/// The rate in bytes per second of a bbr whose startup is over.
-fn known_rate(path: &PathStats) -> Option<u64> {
-    path.startup_exit?;
-    path.max_bandwidth.filter(|rate| *rate > 0)
 }
 
 /// So many bandwidth-delay products in flight fill a carrier, as in bbr's own bandwidth probes.
@@ -71,5 +82,5 @@ const FULL_MIN: usize = 12_000;
 const PACING_GAIN: f64 = 1.5;
 /// So much lateness of a packet is made up for by the next ones.
 const LATE_MAX: Duration = Duration::from_millis(2);
-/// The longest gap between two packets, at any rate.
+/// The longest time until the next packet, at any rate.
 const GAP_MAX: Duration = Duration::from_millis(100);

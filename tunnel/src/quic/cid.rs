@@ -94,10 +94,10 @@ impl Mint {
 }
 
 /// The worker that a connection id names, one of `workers`: its byte [`WORKER`] modulo their
-/// number. The first id of a client is random, so that it names one of them, too; an id without
-/// this byte names the first.
-pub(super) fn worker_of(id: &[u8], workers: u8) -> u8 {
-    id.get(WORKER).map_or(0, |byte| byte % workers.max(1))
+/// number. The first id of a client is random, so that it names one of them, too. An id without
+/// this byte names none.
+pub(super) fn worker_of(id: &[u8], workers: u8) -> Option<u8> {
+    id.get(WORKER).map(|byte| byte % workers.max(1))
 }
 
 /// One of the bytes that name a worker, chosen by a random one.
@@ -207,7 +207,9 @@ mod tests {
             for worker in [0, workers / 2, workers - 1] {
                 let mint = Mint::new(b"secret", 1, at, (worker, workers));
                 let ids: Vec<_> = (0..100).map(|_| mint.cid()).collect();
-                assert!(ids.iter().all(|id| worker_of(id, workers) == worker && mint.made(id)));
+                assert!(
+                    ids.iter().all(|id| worker_of(id, workers) == Some(worker) && mint.made(id))
+                );
                 let bytes: std::collections::BTreeSet<u8> =
                     ids.iter().map(|id| id[WORKER]).collect();
                 assert!(bytes.len() > usize::from(64 / workers), "{workers}: {}", bytes.len());
@@ -215,7 +217,7 @@ mod tests {
         }
         assert_eq!(
             (worker_of(&[7; 6], 4), worker_of(&[7; 8], 4), worker_of(&[7; 8], 0)),
-            (0, 3, 0)
+            (None, Some(3), Some(0))
         );
     }
 

@@ -54,6 +54,7 @@ pub struct Listener {
     fresh: VecDeque<QuicTunnel>,
     /// Connections that moved to other workers, and datagrams for other workers.
     away: Away,
+    retired: Away,
     strays: Vec<Stray>,
     /// Reports of the tunnels.
     notes: (Sender<Note>, Receiver<Note>),
@@ -168,6 +169,7 @@ impl Listener {
             next: 0,
             fresh: VecDeque::new(),
             away: Away::default(),
+            retired: Away::default(),
             strays: Vec::new(),
             notes: mpsc::channel(),
             woken: Vec::new(),
@@ -350,12 +352,15 @@ impl Listener {
             return Route::Connection(number);
         }
         match self.away.find(&id) {
-            Some(worker) if worker == self.group.worker => return Route::Retired,
             Some(worker) if via != Via::Mover => return Route::Worker { worker, is_last: true },
             _ => {}
         }
-        let worker = worker_of(outline.destination, self.group.workers);
-        if via == Via::Socket && worker != self.group.worker {
+        if self.retired.find(&id).is_some() {
+            return Route::Retired;
+        }
+        let own = self.group.worker;
+        let worker = worker_of(outline.destination, self.group.workers).unwrap_or(own);
+        if via == Via::Socket && worker != own {
             return Route::Worker { worker, is_last: false };
         }
         Route::Stranger
@@ -526,7 +531,7 @@ impl Listener {
                 let now = Instant::now();
                 for &id in &ids {
                     self.routes.remove(&id);
-                    self.away.note(now, id, self.group.worker);
+                    self.retired.note(now, id, self.group.worker);
                 }
             }
             News::Blocked if self.blocked.contains(&number) => {}

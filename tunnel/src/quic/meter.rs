@@ -47,7 +47,10 @@ impl Meter {
     pub(super) fn on_sent(&mut self, connection: &Connection, now: Instant, length: usize) -> bool {
         let may_be_data = length >= DATA_PACKET_MIN;
         if may_be_data {
-            self.bbr.on_sent(connection, now, length);
+            if self.pacer.is_none() {
+                let in_flight = self.in_flight(connection);
+                self.bbr.on_sent(connection, now, length, in_flight);
+            }
             self.tell_pacer(connection, |pacer, in_flight| pacer.on_sent(now, length, in_flight));
             self.sent_packets += 1;
             self.sent_bytes += length as u64;

@@ -561,3 +561,25 @@ fn bbr_finds_the_rate_of_a_download_that_comes_in_small_parts() {
     println!("{bytes} bytes, windows after each second {windows:?}");
     assert!(bytes > 7_000_000 && windows[2] < 400_000, "{bytes} bytes, windows {windows:?}");
 }
+
+/// A queue that never runs empty and loses nothing must not keep bbr in the state after its
+/// startup, in which it learns nothing.
+#[test]
+fn bbr_follows_a_rate_that_falls_without_losses() {
+    // 20 Mbit/s and 40 ms, and a queue without end.
+    let rate = Some((2_500_000, 8 << 20));
+    let faults = Faults { rate, delay: Duration::from_millis(20), ..Faults::default() };
+    let options = SocketOptions { congestion: Some("bbr".to_owned()), ..SocketOptions::default() };
+    let (mut world, tap) = up_with(options, faults, 1);
+    let window = |world: &mut World| world.ends[1].tunnel.sample(Instant::now()).unwrap().window.0;
+    pump(&mut world, [1, 0], Duration::from_secs(2));
+    let before = window(&mut world);
+    tap.set(|faults| faults.rate = Some((500_000, 8 << 20)));
+    let mut windows = vec![before];
+    while windows.len() < 13 && windows[windows.len() - 1] * 2 > before {
+        pump(&mut world, [1, 0], Duration::from_secs(1));
+        windows.push(window(&mut world));
+    }
+    println!("windows after each second {windows:?}");
+    assert!(before > 100_000 && windows.len() < 13, "{windows:?}");
+}
