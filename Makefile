@@ -19,7 +19,7 @@ export PROFILE
 .DEFAULT_GOAL := help
 .PHONY: help setup build release test check quick fmt shell clippy doc deny tidy fuzz-smoke
 .PHONY: attack compile-tests fuzz previous check-release soak packages packages-arm64 guide
-.PHONY: random-million demo matrix bench bench-tunnel bench-udp bench-linkdb bench-rail
+.PHONY: random-million random-moves demo matrix bench bench-tunnel bench-udp bench-linkdb bench-rail
 .PHONY: bench-operate bench-scale bench-rail-smoke smoke
 .PHONY: sim sim-calibrate sim-validate sim-rail studies linkdb-eval
 
@@ -102,6 +102,10 @@ fuzz: setup ## each surface with libFuzzer (long); FUZZ_SECONDS=600 of each, FUZ
 
 random-million: ## a million random worlds; POLYRAIL_FIRST=n sets the first seed
 	POLYRAIL_RUNS=1000000 scripts/test.sh -p polyrail-tests --test random_worlds
+
+random-moves: ## 10,000 random joins, restarts and rebindings of tunnels between workers
+	POLYRAIL_MOVES=10000 scripts/test.sh -p polyrail-tunnel --test all quic_workers
+	POLYRAIL_MOVES=10000 scripts/test.sh -p polyrail-relay --lib workers
 
 demo: setup build ## a download over two carriers, one of which fails; MODE=quic, tls or auto
 	target/$(PROFILE)/polyrail-lab demo --mode $(MODE)
