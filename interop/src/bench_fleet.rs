@@ -194,8 +194,8 @@ fn lag(report: &mut Report, effort: Effort) -> Result<()> {
     Ok(())
 }
 
-/// The server is away while a day's entries arrive. The clouds' files have room for them: an operator
-/// sets `linkdb.events_max` (`docs/scaling.md`).
+/// The server is away while a day's entries arrive. The clouds' files have room for them: an
+/// operator sets `linkdb.events_max` (`docs/scaling.md`).
 fn outage(report: &mut Report, effort: Effort) -> Result<()> {
     let mut fleet = Fleet::start(effort)?;
     fleet.settle(0)?;

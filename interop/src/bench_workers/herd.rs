@@ -11,7 +11,6 @@ use nix::sys::signal::Signal;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use super::many::TURNS;
 use crate::addresses::{CLOUD, CLOUD_PORT, Family, GATEWAY, SERVER, SOCKS5_PORT};
 use crate::carrier::{self, CarrierPlan, Emulator, Medium};
 use crate::configuration::{CLOUD_NAME, Configuration, strings};
@@ -28,6 +27,8 @@ const SOURCE_PORT: u16 = 5001;
 const ECHO_PORT: u16 = 5000;
 /// Where a server accepts and says nothing.
 const IDLE_PORT: u16 = 6000;
+/// The histogram of the cloud's turns.
+pub(super) const TURNS: &str = "polyrail_loop_turn_seconds";
 /// The cloud's line about a new path.
 const PATH_UP: &str = "path up";
 /// Paths that return within this time count as returning at once.

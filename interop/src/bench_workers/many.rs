@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
 
-use super::herd::{Herd, Return};
+use super::herd::{Herd, Return, TURNS};
 use super::{START_LIMIT, in_thread};
 use crate::bench::Effort;
 use crate::carrier::Medium;
@@ -106,6 +106,3 @@ fn idle_mb_a_day(herd: &Herd, time: Duration) -> Result<f64> {
 
 /// The pause between two flows that close.
 const CLOSE_EVERY: Duration = Duration::from_millis(5);
-
-/// The histogram of the cloud's turns.
-pub(super) const TURNS: &str = "polyrail_loop_turn_seconds";
