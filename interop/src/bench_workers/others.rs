@@ -14,7 +14,7 @@ use crate::report::{Goal, Report, median};
 use crate::usage;
 
 /// Gateways of which some belong to each worker.
-const GATEWAYS: usize = 4;
+const GATEWAYS: usize = 8;
 /// The rate of each carrier, so low that the processors are not full.
 const MBIT_S: f64 = 10.0;
 /// How long a flood lasts before the download is measured.
