@@ -14,7 +14,7 @@
 
 use std::time::{Duration, Instant};
 
-use quiche::Connection;
+use quiche::{Connection, PathStats};
 
 use super::paths::active;
 
@@ -23,8 +23,9 @@ use super::paths::active;
 pub(super) struct Bbr {
     /// Whether the startup has filled the carrier.
     filled: bool,
-    /// Whether the queue of the startup was drained: `quiche`'s bbr does nothing else until then.
-    drained: bool,
+    /// bbr's rate in bytes per second, once the queue of the startup was drained: `quiche`'s bbr
+    /// does nothing else until then.
+    rate: Option<f64>,
     /// When the next packet may leave, after the draining.
     next_at: Option<Instant>,
 }
@@ -44,28 +45,26 @@ impl Bbr {
         !self.filled
     }
 
-    /// A packet with data was made; `in_flight` are the bytes in flight before it.
-    pub(super) fn on_sent(
-        &mut self,
-        connection: &Connection,
-        now: Instant,
-        length: usize,
-        in_flight: usize,
-    ) {
-        let Some(path) = active(connection) else { return };
-        let rate = path.max_bandwidth.filter(|rate| *rate > 0);
-        let Some(rate) = rate.filter(|_| path.startup_exit.is_some()) else {
-            (self.drained, self.next_at) = (false, None);
+    /// Reads the rate, before each burst; `in_flight` are the bytes in flight.
+    pub(super) fn refresh(&mut self, path: &PathStats, in_flight: usize) {
+        let rate = path.max_bandwidth.filter(|rate| *rate > 0 && path.startup_exit.is_some());
+        let Some(rate) = rate.map(|rate| rate as f64) else {
+            (self.rate, self.next_at) = (None, None);
             return;
         };
-        let rtt = path.min_rtt.unwrap_or(path.rtt);
-        self.drained |= in_flight as f64 <= rate as f64 * rtt.as_secs_f64();
-        if self.drained {
-            let time = Duration::from_secs_f64(length as f64 / rate as f64 / PACING_GAIN);
-            let earliest = now.checked_sub(LATE_MAX).unwrap_or(now);
-            let next_at = self.next_at.map_or(now, |at| at.max(earliest)) + time;
-            self.next_at = Some(next_at.min(now + GAP_MAX));
+        let product = rate * path.min_rtt.unwrap_or(path.rtt).as_secs_f64();
+        if self.rate.is_some() || in_flight as f64 <= product {
+            self.rate = Some(rate);
         }
+    }
+
+    /// A packet with data was made.
+    pub(super) fn on_sent(&mut self, now: Instant, length: usize) {
+        let Some(rate) = self.rate else { return };
+        let time = Duration::from_secs_f64(length as f64 / rate / PACING_GAIN);
+        let earliest = now.checked_sub(LATE_MAX).unwrap_or(now);
+        let next_at = self.next_at.map_or(now, |at| at.max(earliest)) + time;
+        self.next_at = Some(next_at.min(now + GAP_MAX));
     }
 
     /// The release time of the next packet.

@@ -47,10 +47,7 @@ impl Meter {
     pub(super) fn on_sent(&mut self, connection: &Connection, now: Instant, length: usize) -> bool {
         let may_be_data = length >= DATA_PACKET_MIN;
         if may_be_data {
-            if self.pacer.is_none() {
-                let in_flight = self.in_flight(connection);
-                self.bbr.on_sent(connection, now, length, in_flight);
-            }
+            self.bbr.on_sent(now, length);
             self.tell_pacer(connection, |pacer, in_flight| pacer.on_sent(now, length, in_flight));
             self.sent_packets += 1;
             self.sent_bytes += length as u64;
@@ -175,6 +172,8 @@ impl Meter {
             return;
         }
         self.window = path.cwnd;
+        let in_flight = self.in_flight(connection);
+        self.bbr.refresh(&path, in_flight);
         let by_window = per_second(path.cwnd as u64, path.rtt);
         self.rate = match path.max_bandwidth {
             Some(bandwidth @ 1..) => bandwidth.max(by_window / 4),
