@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::num::NonZeroU16;
 use std::path::PathBuf;
+use std::thread::available_parallelism;
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -29,7 +30,7 @@ pub struct CloudTables {
     #[serde(deserialize_with = "list::<_, ListenAddress, _, 1, 8>")]
     pub listen: Vec<SocketAddr>,
     /// The number of event loops that share the gateways among them, each on a thread of its own;
-    /// default 1, 1 to 64.
+    /// by default the number of processors that the process may use; 1 to 64.
     #[serde(default = "workers", deserialize_with = "count::<_, _, 1, 64>")]
     pub workers: usize,
     /// The congestion control of the downlink; by default bbr where the kernel has it.
@@ -171,10 +172,8 @@ impl Tables for CloudTables {
 }
 
 fn workers() -> usize {
-    WORKERS
+    available_parallelism().map_or(1, |processors| processors.get().min(64))
 }
 
-/// The number of cores would suit, but several workers are new.
-const WORKERS: usize = 1;
 const PREFIXES_MAX: usize = 1024;
 const CARRIERS_MAX: usize = 256;
