@@ -93,6 +93,15 @@ pub fn judge(
     trips.bulk(case, &variants, &format!("{prefix}_often"), report)
 }
 
+/// The default chain alone, on one route.
+///
+/// # Errors
+/// A trip cannot be drawn, or a trip cannot be simulated.
+pub fn judge_default(route: u64, threads: usize, prefix: &str, report: &mut Report) -> Result<()> {
+    let trips = Trips::after(route, 1, Speed::Kmh300, 1.0, threads)?;
+    trips.bulk(Case::DEFAULT, &[], &format!("{prefix}_sim_{}", Case::DEFAULT.name), report)
+}
+
 /// Trips after those that LinkDB has learned from.
 pub struct Trips {
     nexts: Vec<Next>,

@@ -62,7 +62,7 @@ pub struct Options {
     /// With `--chain`: handovers fail so many times as often as usual.
     #[arg(long, default_value_t = 1.0, requires = "chains")]
     failures: f64,
-    /// A short run: two routes of six trips.
+    /// A short run: one route of six trips, and a part of the worlds and of the chains.
     #[arg(long)]
     smoke: bool,
 }
@@ -125,15 +125,17 @@ pub fn command(options: &Options) -> Result<()> {
             metro::judge(&mut results, folder)?;
         }
     }
-    let routes = if options.smoke { 1 } else { options.simulated };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let first = options.from / 2 * 2 + SIMULATED;
     if options.has(Part::Gains) {
-        if options.chains.is_empty() {
-            learned::judge(first, routes, threads, prefix, &mut results)?;
+        if options.smoke {
+            learned::judge_default(first, threads, prefix, &mut results)?;
+        } else if options.chains.is_empty() {
+            learned::judge(first, options.simulated, threads, prefix, &mut results)?;
         } else {
             let speed = polyrail_emulator::rail::Speed::Kmh300;
-            let trips = learned::Trips::after(first, routes, speed, options.failures, threads)?;
+            let trips =
+                learned::Trips::after(first, options.simulated, speed, options.failures, threads)?;
             trips.chains(&options.chains, &format!("{prefix}_sim_chain"), &mut results)?;
         }
     }
@@ -147,7 +149,7 @@ impl Options {
     /// Applies the flags that imply others.
     fn choose(&mut self) {
         if self.smoke {
-            (self.routes, self.trips) = (2, 6);
+            (self.routes, self.trips) = (1, 6);
         }
         if self.held_back {
             self.from = HELD_BACK;
@@ -247,7 +249,7 @@ impl Options {
         let usual = Campaign { trips: self.trips, ..Campaign::default() };
         let spread = |factor: f64| Campaign { spread: factor, ..usual };
         let world = |world: World| Campaign { world, ..usual };
-        for (name, what) in [
+        let worlds = [
             ("generated", usual),
             ("spread_half", spread(0.5)),
             ("spread_2", spread(2.0)),
@@ -259,9 +261,10 @@ impl Options {
             ("by_signal", world(World::FailuresBySignal)),
             ("by_lateness", world(World::FailuresByLateness)),
             ("by_chance", world(World::FailuresByChance)),
-        ] {
+        ];
+        for (name, what) in &worlds[..if self.smoke { 2 } else { worlds.len() }] {
             let routes: Result<Vec<_>> =
-                (self.from..self.from + self.routes).map(|route| campaign(route, &what)).collect();
+                (self.from..self.from + self.routes).map(|route| campaign(route, what)).collect();
             let routes = routes?;
             let report = |settings: EvaluateSettings| judged_at_once(&routes, &settings);
             let learning = WORLD_LEARNING.to_vec();
