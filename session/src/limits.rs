@@ -110,9 +110,9 @@ pub const TEST_USER: UserId = UserId(1);
 /// least cap of this user and of [`TEST_USER`], whatever that of passengers is.
 pub const FLOWS_RESERVED: usize = 8;
 
-/// Ended flows whose outcome is remembered, to answer a peer that missed it. The oldest is evicted
-/// first, and then counts as delivered.
-pub const TOMBSTONES_MAX: usize = 16_384;
+/// Reset flows that are remembered, to answer a peer that missed the reset: about 400 KB. The
+/// oldest is evicted first, and then counts as delivered.
+pub const TOMBSTONES_MAX: usize = 4_096;
 
 /// Ended flows whose unconfirmed control frames a path remembers, beyond twice the open flows; then
 /// all of them are forgotten, and their peer asks again.

@@ -392,6 +392,13 @@ impl BufferedStore {
         self.views.estimate(own, &place)
     }
 
+    /// When [`BufferedStore::poll`] may have a message: not before a closed database is opened
+    /// again.
+    pub(super) fn poll_at(&self, sync: &Sync) -> Option<Instant> {
+        let at = sync.next_timeout()?;
+        Some(if self.store.is_some() { at } else { at.max(self.retry_at) })
+    }
+
     /// Whether tracks of other writers may have changed since the last call.
     pub(super) fn take_tracks_changed(&mut self) -> bool {
         std::mem::take(&mut self.tracks_changed)

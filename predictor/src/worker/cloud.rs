@@ -159,7 +159,8 @@ impl CloudEngine {
         for (&other, gateway) in self.sessions.iter_mut() {
             if Some(other) != origin {
                 changed.iter().for_each(|log| gateway.sync.relayed(now, *log));
-                schedule(&mut self.due, other, gateway);
+                let at = self.store.poll_at(&gateway.sync);
+                schedule(&mut self.due, at, other, gateway);
             }
         }
     }
@@ -309,7 +310,8 @@ impl Engine for CloudEngine {
                 if let Some((delivery, message)) = self.store.poll(&mut gateway.sync) {
                     return Some(Output::Sync { session, delivery, message });
                 }
-                schedule(&mut self.due, session, gateway);
+                let at = self.store.poll_at(&gateway.sync);
+                schedule(&mut self.due, at, session, gateway);
             }
             self.ready.remove(&session);
         }
@@ -356,11 +358,16 @@ impl Engine for CloudEngine {
 }
 
 /// Moves a session's entry in `due` to its next timeout.
-fn schedule(due: &mut BTreeSet<(Instant, SessionKey)>, session: SessionKey, gateway: &mut Gateway) {
+fn schedule(
+    due: &mut BTreeSet<(Instant, SessionKey)>,
+    next: Option<Instant>,
+    session: SessionKey,
+    gateway: &mut Gateway,
+) {
     if let Some(at) = gateway.due.take() {
         due.remove(&(at, session));
     }
-    gateway.due = gateway.sync.next_timeout();
+    gateway.due = next;
     due.extend(gateway.due.map(|at| (at, session)));
 }
 

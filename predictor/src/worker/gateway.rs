@@ -323,7 +323,7 @@ impl Engine for GatewayEngine {
     }
 
     fn next_timeout(&self) -> Option<Instant> {
-        let sync = self.syncs.values().filter_map(Sync::next_timeout);
+        let sync = self.syncs.values().filter_map(|sync| self.store.poll_at(sync));
         let report = self.cell_changed.then_some(self.report_at);
         let others = sync.chain(self.store.next_timeout()).chain(report);
         Some(others.fold(self.telemetry_at.min(self.forecast_at), Instant::min))

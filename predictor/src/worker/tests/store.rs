@@ -74,6 +74,33 @@ fn thread_waits_while_the_database_is_closed() {
     }
 }
 
+/// Messages to a peer that are due wait, too, and go on when the database is open again.
+#[test]
+fn engines_wait_while_their_databases_are_closed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| Some(folder.path().join("none").join(name));
+    let now = Instant::now();
+    let (train, cloud) = (path("train"), path("cloud"));
+    let store = train_store(now, train, settings());
+    let cloud = cloud_store(now, cloud, settings());
+    let mut world = World::new(now, 2, store, cloud, settings());
+    world.connect();
+    for second in 0..60 {
+        world.pass(Duration::from_secs(1));
+        // A second turn of the thread, at the same moment, leaves nothing due.
+        world.pass(Duration::ZERO);
+        let engines: [&dyn Engine; 2] = [&world.train.worker, &world.ground.worker];
+        for engine in engines {
+            assert!(engine.next_timeout().unwrap() > world.now, "second {second}");
+        }
+    }
+    fs::create_dir(folder.path().join("none")).unwrap();
+    world.ride_on(0..1);
+    world.rest(30);
+    let [train, cloud] = world.states();
+    assert!(train.recorded > 0 && cloud.received == train.recorded, "{}", cloud.received);
+}
+
 /// An own piece of a track to the north, with a point each 50 m.
 fn piece(points: i32) -> Entry {
     let point = |number: i32| TrackPoint {
