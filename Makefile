@@ -144,7 +144,7 @@ attack: setup ## passengers and gateways that misbehave; how others fare (releas
 	$(CARGO) build --locked --release --workspace --bins
 	target/release/polyrail-lab attack
 
-soak: setup ## load, faults, reloads and kills together, 20 minutes (release)
+soak: setup ## load, faults, reloads and kills together, 27 minutes (release)
 	$(CARGO) build --locked --release --workspace --bins
 	target/release/polyrail-lab soak
 

@@ -54,7 +54,7 @@ fn soak(world: &mut World, effort: Effort) -> Result<Report> {
     let load = Load::start(world, seed)?;
     let mut trouble = Trouble::new(world, filler)?;
     let began = Instant::now();
-    while began.elapsed() < length / 3 {
+    while began.elapsed() < length / 4 {
         trouble.make(world, &mut generator)?;
         trouble.kill(world, &load, &mut generator)?;
     }
@@ -76,7 +76,7 @@ fn soak(world: &mut World, effort: Effort) -> Result<Report> {
     let readings = readings.into_iter().map(|[gateway, cloud]| Ok([gateway?, cloud?]));
     let readings = readings.collect::<Result<Vec<_>>>()?;
     let outcome = load.end()?;
-    ensure!(readings.len() >= 2, "only {} readings of memory", readings.len());
+    ensure!(readings.len() >= 3, "only {} readings of memory", readings.len());
     println!("{}", trouble.summary());
     Ok(figures(&outcome, &readings, effort))
 }
@@ -127,8 +127,8 @@ fn figures(outcome: &Outcome, readings: &[[Reading; 2]], effort: Effort) -> Repo
     for words in outcome.failed.iter().chain(&outcome.wrong).take(LINES_MAX) {
         println!("  {words}");
     }
-    // Warm until half of the readings are over: caches and the list of events are full then.
-    let (warm, rest) = readings.split_at(readings.len() / 2);
+    // The first third is warm-up: caches and the list of events are full after it.
+    let (warm, rest) = readings[readings.len() / 3..].split_at(readings.len() / 3);
     let goal = effort.pick(Goal::AtMost(0.05), Goal::None);
     for (index, side) in [Side::Gateway, Side::Cloud].iter().enumerate() {
         let memory = |some: &[[Reading; 2]]| -> Vec<f64> {
@@ -154,7 +154,7 @@ fn mean(values: &[f64]) -> f64 {
 }
 
 /// How long it takes.
-const FULL: Duration = Duration::from_secs(1_200);
+const FULL: Duration = Duration::from_secs(1_600);
 const SMOKE: Duration = Duration::from_secs(60);
 /// Rounds in a run, and the longest.
 const ROUNDS: u32 = 12;
