@@ -45,7 +45,8 @@ const ATTACKS: [Attack; 8] = [
 
 #[test]
 fn attacks_on_the_cloud_are_logged_and_a_healthy_flow_continues() -> Result<()> {
-    scenario(&Plan::twins(), BOUND, |world| {
+    // To the worker of another gateway a stolen session is an unknown one.
+    scenario(&Plan::twins().cloud("workers", 1), BOUND, |world| {
         let file = world.web.add(6_000_000, 20)?;
         let mut healthy = world.download(&file).start(&world.lab.passenger)?;
         healthy.wait_for_bytes(100_000)?;
