@@ -1,5 +1,6 @@
 //! `[linkdb]`: the database of handovers and its forecasts.
 
+use std::net::{IpAddr, Ipv6Addr};
 use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -66,19 +67,42 @@ impl SharedConfig {
         if rest.contains('?') {
             return refuse("url", "it has parameters: other keys replace them");
         }
-        let host = rest.split('/').next().unwrap_or_default();
-        let (user, host) = host.rsplit_once('@').unwrap_or(("", host));
+        let (server, database) = rest.split_once('/').unwrap_or((rest, ""));
+        let (user, hosts) = server.split_once('@').unwrap_or(("", server));
         if user.contains(':') {
             return refuse("url", "it has a password: put it into password_file");
         }
-        // %2F begins the folder of a Unix socket.
-        let local = ["%2f", "localhost", "127.", "[::1]"];
-        let is_local = local.iter().any(|start| host.to_ascii_lowercase().starts_with(start));
-        if !is_local && self.ca.is_none() {
+        let hosts: Option<Vec<&str>> = hosts.split(',').map(host).collect();
+        let Some(hosts) = hosts.filter(|_| !database.contains('@')) else {
+            return refuse("url", "it is not of the form postgres://USER@HOST:PORT/DATABASE");
+        };
+        if self.ca.is_none() && !hosts.into_iter().all(is_local) {
             return refuse("ca", "missing: the server is not on this machine, so it needs TLS");
         }
         Ok(())
     }
+}
+
+/// The host in `HOST`, `HOST:PORT`, `[IPv6]` or `[IPv6]:PORT`; none if that is invalid.
+fn host(part: &str) -> Option<&str> {
+    let (host, port) = match part.strip_prefix('[') {
+        Some(rest) => {
+            let (host, port) = rest.split_once(']')?;
+            host.parse::<Ipv6Addr>().ok()?;
+            (host, if port.is_empty() { None } else { Some(port.strip_prefix(':')?) })
+        }
+        None => part.split_once(':').map_or((part, None), |(host, port)| (host, Some(port))),
+    };
+    let is_valid = |c: char| !c.is_whitespace() && !"@/[]".contains(c);
+    let is_port = port.is_none_or(|port| port.parse::<u16>().is_ok_and(|port| port > 0));
+    (is_port && !host.is_empty() && host.chars().all(is_valid)).then_some(host)
+}
+
+/// Whether a host is a loopback address, `localhost`, or the folder of a Unix socket.
+fn is_local(host: &str) -> bool {
+    let address: Option<IpAddr> = host.parse().ok();
+    let is_folder = host.get(..3).is_some_and(|begin| begin.eq_ignore_ascii_case("%2f"));
+    address.map_or(is_folder || host == "localhost", |address| address.is_loopback())
 }
 
 impl LinkDbConfig {

@@ -12,11 +12,13 @@ use tokio::time::timeout;
 use tokio_postgres::{Client, Row, Statement};
 
 use crate::schema;
+use crate::server::Task;
 use crate::{Server, SharedError};
 
 /// A connected database whose schema this program knows.
 pub(crate) struct Database {
     client: Client,
+    _task: Task,
     list: Statement,
     append: Statement,
     read: Statement,
@@ -43,15 +45,16 @@ impl Database {
         server: &Server,
         notified: Arc<Notify>,
     ) -> Result<Database, SharedError> {
-        let client = server.connect(notified).await?;
+        let (client, task) = server.connect(notified).await?;
         within(async {
+            client.batch_execute(BEGIN).await?;
             schema::check(&client).await?;
-            client.batch_execute("SET lock_timeout = '5s'; LISTEN polyrail").await?;
             Ok(Database {
                 list: client.prepare(LIST).await?,
                 append: client.prepare(APPEND).await?,
                 read: client.prepare(READ).await?,
                 client,
+                _task: task,
                 numbers: BTreeMap::new(),
                 horizon: NOTHING.to_owned(),
             })
@@ -191,6 +194,11 @@ const NOTHING: &str = "0";
 /// How long the server may take to answer.
 const ANSWER: Duration = Duration::from_secs(60);
 
+/// The server ends a statement before this side gives up, and that of a client that is gone: so
+/// nothing there goes on, or holds a lock, for nobody.
+const BEGIN: &str = "SET statement_timeout = '50s'; SET lock_timeout = '5s';
+    SET client_connection_check_interval = '2s'; LISTEN polyrail";
+
 const HORIZON: &str = "SELECT version, pg_snapshot_xmin(pg_current_snapshot())::text AS horizon
     FROM polyrail.meta";
 
@@ -216,3 +224,30 @@ const READ: &str = "SELECT l.number, l.floor AS log_floor, l.next AS log_next, e
         ORDER BY sequence LIMIT $4
     ) AS e ON true
     ORDER BY l.number, e.sequence";
+
+/// The server has a connection with a running statement, and the client gives up.
+#[test]
+fn dropped_database_leaves_no_connection() {
+    use crate::scratch::Postgres;
+
+    let Some(postgres) = Postgres::start_or_skip(&["fsync=off"]).unwrap() else { return };
+    postgres.prepare(&["a"]).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let connections = || {
+        let count = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'a'";
+        postgres.sql(count).unwrap()
+    };
+    runtime.block_on(async {
+        let database = Database::open(&postgres.server("a"), Arc::default()).await.unwrap();
+        let shown = database.client.query_one("SHOW statement_timeout", &[]).await.unwrap();
+        assert_eq!(shown.get::<_, &str>(0), "50s");
+        let work = database.client.batch_execute("SELECT pg_sleep(45)");
+        timeout(Duration::from_millis(500), work).await.unwrap_err();
+        drop(database);
+        let began = tokio::time::Instant::now();
+        while connections() != "0" {
+            assert!(began.elapsed() < Duration::from_secs(20), "the statement goes on");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    });
+}

@@ -17,7 +17,7 @@ pub fn migrate(server: &Server, retention_days: Option<u32>) -> Result<i32, Shar
     let runtime = Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| SharedError::Server(error.to_string()))?;
     runtime.block_on(async {
-        let mut client = server.connect(Arc::new(Notify::new())).await?;
+        let (mut client, _task) = server.connect(Arc::new(Notify::new())).await?;
         let transaction = client.transaction().await?;
         transaction.execute("SELECT pg_advisory_xact_lock(1886350451)", &[]).await?;
         let before = version(&transaction).await?;

@@ -55,7 +55,7 @@ CREATE TABLE polyrail.entry_0 PARTITION OF polyrail.entry FOR VALUES IN (0);
 CREATE TABLE polyrail.entry_1 PARTITION OF polyrail.entry FOR VALUES IN (1);
 
 -- Takes from a writer's quota; false if it has too little.
-CREATE FUNCTION polyrail.take_quota(name_ text, cost int) RETURNS boolean
+CREATE FUNCTION polyrail.take_quota(name_ text, cost bigint) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     a_day int := (SELECT entries_a_day FROM polyrail.meta);
@@ -69,27 +69,12 @@ BEGIN
     RETURN FOUND;
 END $$;
 
--- Empties the log that a writer wrote longest ago if it has as many as it may.
-CREATE FUNCTION polyrail.make_room(writer_ text) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    oldest polyrail.log;
-BEGIN
-    SELECT * INTO oldest FROM polyrail.log WHERE writer = writer_ AND next > floor
-        ORDER BY written_at DESC, number DESC OFFSET 7 LIMIT 1;
-    IF FOUND THEN
-        DELETE FROM polyrail.entry WHERE log = oldest.number;
-        UPDATE polyrail.log SET floor = next, changed = pg_current_xact_id()
-            WHERE number = oldest.number;
-    END IF;
-END $$;
-
 -- Appends spans of logs. The first `counts[1]` sequence numbers and data are those of the first
 -- log, and so on. Entries below a log's mark or floor are known. A log is left out if its span
--- begins above its mark, if another transaction appends to its writer's logs, or if the writer has
--- no quota left; the others are returned, with their floors and marks and the number of new
--- entries. Entries of a log become visible in order, because a transaction holds the writer's lock
--- until it has committed.
+-- begins above its mark, if another transaction appends to its writer's logs, if the writer has no
+-- quota left, or if there is no room for a further log; the others are returned, with their floors
+-- and marks and the number of new entries. Entries of a log become visible in order, because a
+-- transaction holds the writer's lock until it has committed. An invalid span is an error.
 CREATE FUNCTION polyrail.append(
     writers text[], incarnations bigint[], floors bigint[], firsts bigint[], ends bigint[],
     counts int[], sequences bigint[], data bytea[]
@@ -99,25 +84,49 @@ DECLARE
     below int := 0;
     above int := 0;
     here polyrail.log;
+    oldest polyrail.log;
     is_new boolean;
     known bigint;
+    gaps bigint;
     part_ int := (SELECT max(number) FROM polyrail.part);
 BEGIN
     FOR i IN 1 .. cardinality(writers) LOOP
+        IF num_nulls(writers[i], incarnations[i], floors[i], firsts[i], ends[i], counts[i]) > 0
+            OR least(counts[i], floors[i], firsts[i]) < 0
+            OR ends[i] < greatest(floors[i], firsts[i]) THEN
+            RAISE EXCEPTION 'span % is invalid', i USING ERRCODE = 'invalid_parameter_value';
+        END IF;
         below := above + 1;
         above := above + counts[i];
         CONTINUE WHEN NOT pg_try_advisory_xact_lock(hashtextextended(writers[i], 1886350451));
         SELECT * INTO here FROM polyrail.log
             WHERE writer = writers[i] AND incarnation = incarnations[i];
         is_new := NOT FOUND;
+        CONTINUE WHEN is_new AND ((SELECT count(*) >= 256 FROM polyrail.log
+            WHERE writer = writers[i]) OR (SELECT count(*) >= 16384 FROM polyrail.log));
         known := greatest(coalesce(here.next, 0), floors[i]);
         CONTINUE WHEN firsts[i] > known;
-        added := (SELECT count(*) FROM unnest(sequences[below:above]) s
-            WHERE s >= known AND s < ends[i]);
-        CONTINUE WHEN NOT polyrail.take_quota(writers[i],
-            added + CASE WHEN is_new OR floors[i] > here.floor THEN 1000 ELSE 0 END);
+        -- A writer has entries in eight logs. A further one empties the one written longest ago,
+        -- unless all were written today: then it waits, so that they do not empty each other.
+        oldest := NULL;
+        IF ends[i] > known AND (is_new OR here.next = here.floor) THEN
+            SELECT * INTO oldest FROM polyrail.log WHERE writer = writers[i] AND next > floor
+                ORDER BY written_at DESC, number DESC OFFSET 7 LIMIT 1;
+            CONTINUE WHEN abs(extract(epoch FROM now() - oldest.written_at)) < 86400;
+        END IF;
+        SELECT count(DISTINCT s) INTO added FROM unnest(sequences[below:above]) s
+            WHERE s >= known AND s < ends[i];
+        -- Numbers without an entry cost less, but enough that no call brings a log to its end.
+        gaps := greatest(known, ends[i]) - coalesce(here.next, 0) - added;
+        CONTINUE WHEN NOT polyrail.take_quota(writers[i], added + gaps / 1024 +
+            CASE WHEN is_new OR oldest.number IS NOT NULL OR floors[i] > here.floor THEN 1000
+                ELSE 0 END);
+        IF oldest.number IS NOT NULL THEN
+            DELETE FROM polyrail.entry WHERE log = oldest.number;
+            UPDATE polyrail.log SET floor = next, changed = pg_current_xact_id()
+                WHERE number = oldest.number;
+        END IF;
         IF is_new THEN
-            PERFORM polyrail.make_room(writers[i]);
             INSERT INTO polyrail.log (writer, incarnation) VALUES (writers[i], incarnations[i])
                 RETURNING * INTO here;
         END IF;
@@ -125,10 +134,9 @@ BEGIN
             DELETE FROM polyrail.entry WHERE log = here.number AND sequence < floors[i];
         END IF;
         INSERT INTO polyrail.entry
-            SELECT CASE get_byte(d, 0) WHEN 2 THEN 0 ELSE part_ END, here.number, s, d
-            FROM unnest(sequences[below:above], data[below:above]) AS one(s, d)
-            WHERE s >= known AND s < ends[i]
-            ON CONFLICT DO NOTHING;
+            SELECT DISTINCT ON (s) CASE get_byte(d, 0) WHEN 2 THEN 0 ELSE part_ END, here.number,
+                s, d FROM unnest(sequences[below:above], data[below:above]) AS one(s, d)
+            WHERE s >= known AND s < ends[i];
         UPDATE polyrail.log SET floor = greatest(floor, floors[i]), next = greatest(known, ends[i]),
             written_at = now(), changed = pg_current_xact_id()
             WHERE number = here.number RETURNING floor, next INTO log_floor, log_next;

@@ -1,5 +1,6 @@
 //! Where the shared database is, and the connection to it.
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,8 +12,9 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Notify;
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
-use tokio_postgres::config::SslMode;
+use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
@@ -31,7 +33,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Checks the URL.
+    /// Checks the URL: without the certificates the server must be on this machine.
     ///
     /// # Errors
     /// [`SharedError::Url`].
@@ -51,15 +53,23 @@ impl Server {
             .tcp_user_timeout(CONNECT)
             .application_name("polyrail")
             .ssl_mode(if self.ca.is_some() { SslMode::Require } else { SslMode::Disable });
+        let is_local = config.get_hosts().iter().all(is_local)
+            && config.get_hostaddrs().iter().all(IpAddr::is_loopback);
+        if self.ca.is_none() && !is_local {
+            return Err(SharedError::Url(NEEDS_TLS.to_owned()));
+        }
         Ok(config)
     }
 
     /// Connects. The connection calls `notified` for each notification of others, and when it ends;
-    /// it lives in a task of the current runtime until the client is dropped.
+    /// it lives in a task of the current runtime until the second value is dropped.
     ///
     /// # Errors
     /// The server cannot be reached or refuses, or a file cannot be read.
-    pub(crate) async fn connect(&self, notified: Arc<Notify>) -> Result<Client, SharedError> {
+    pub(crate) async fn connect(
+        &self,
+        notified: Arc<Notify>,
+    ) -> Result<(Client, Task), SharedError> {
         let mut config = self.config()?;
         if let Some(path) = &self.password_file {
             config.password(read(path)?.trim_ascii_end());
@@ -69,17 +79,37 @@ impl Server {
                 Some(path) => {
                     let tls = MakeRustlsConnect::new(tls(path)?);
                     let (client, connection) = config.connect(tls).await?;
-                    tokio::spawn(serve(connection, notified));
-                    client
+                    (client, Task(tokio::spawn(serve(connection, notified))))
                 }
                 None => {
                     let (client, connection) = config.connect(NoTls).await?;
-                    tokio::spawn(serve(connection, notified));
-                    client
+                    (client, Task(tokio::spawn(serve(connection, notified))))
                 }
             })
         };
         timeout(CONNECT, connected).await.map_err(|_| SharedError::Timeout)?
+    }
+}
+
+/// Whether nothing that is sent to a host leaves this machine.
+fn is_local(host: &Host) -> bool {
+    match host {
+        Host::Unix(_) => true,
+        Host::Tcp(name) => {
+            let address: Option<IpAddr> = name.parse().ok();
+            address.map_or(name == "localhost", |address| address.is_loopback())
+        }
+    }
+}
+
+/// A connection's task, which ends when this is dropped: else it would wait for the answer to a
+/// statement that nobody waits for any more.
+#[derive(Debug)]
+pub(crate) struct Task(JoinHandle<()>);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 
@@ -125,3 +155,24 @@ fn read(path: &Path) -> Result<Vec<u8>, SharedError> {
 const CONNECT: Duration = Duration::from_secs(10);
 /// A connection that is silent for this long is probed.
 const KEEPALIVE: Duration = Duration::from_secs(30);
+const NEEDS_TLS: &str = "the server is not on this machine, so it needs TLS and the authority of \
+    its certificate (`ca`)";
+
+#[test]
+fn only_a_local_server_is_reached_without_tls() {
+    let rows = [
+        ("postgres://a@localhost/x", true),
+        ("postgres://a@127.8.0.1:5433,[::1]/x", true),
+        ("postgres://a@%2Frun%2Fpostgresql/x", true),
+        ("postgres://a@localhost.example.net/x", false),
+        ("postgres://a@localhost,db/x", false),
+        ("postgres://localhost/x@db", false),
+        ("postgres://a@localhost/x?host=db", false),
+        ("postgres://a@localhost/x?hostaddr=10.0.0.1", false),
+    ];
+    for (url, is_local) in rows {
+        let server = |ca| Server { url: url.to_owned(), password_file: None, ca };
+        assert_eq!(server(None).check().is_ok(), is_local, "{url}");
+        server(Some(PathBuf::from("ca"))).check().unwrap();
+    }
+}

@@ -13,14 +13,14 @@ mod room;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
 use crate::entry::{Entry, LogId, LogNumber};
 use crate::record;
-use crate::store::{Appended, Store, StoreError};
+use crate::store::{Appended, Store, StoreError, WRITER_LOGS_MAX};
 use crate::sync::Heard;
 use crate::wire::Mark;
 
@@ -171,9 +171,9 @@ impl SharedLogs {
         if self.is_restored(store) {
             tracing::warn!(
                 "LinkDB's file is older than what the shared database knows of it: new entries \
-                 go to a new log"
+                 go to new logs"
             );
-            store.leave_own_log()?;
+            store.leave_own_logs()?;
             heard.moved = true;
         }
         let mut spans = news.spans;
@@ -200,23 +200,26 @@ impl SharedLogs {
 
     /// A file that was restored from a backup would use sequence numbers again.
     fn is_restored(&self, store: &Store) -> bool {
-        let own = store.own_incarnation();
-        let mut marks = self.marks.iter().flatten().filter(|(log, _)| log.incarnation == own);
-        marks.any(|(log, reach)| reach.next > local(store, log).next)
+        self.marks.iter().flatten().any(|(log, reach)| store.is_restored(log, reach.next))
     }
 
     /// The next entries to append and to read. `room`: how many entries this database keeps.
     ///
     /// # Errors
     /// The local database fails.
-    pub fn answer(&mut self, now: Instant, store: &Store, room: u64) -> Result<Answer, StoreError> {
+    pub fn answer(
+        &mut self,
+        now: Instant,
+        store: &mut Store,
+        room: u64,
+    ) -> Result<Answer, StoreError> {
         if self.error.is_some() || self.marks.is_none() {
             return Ok(Answer::default());
         }
         Ok(Answer { offers: self.offers(now, store)?, wants: self.wants(now, store, room) })
     }
 
-    fn offers(&mut self, now: Instant, store: &Store) -> Result<Vec<Span>, StoreError> {
+    fn offers(&mut self, now: Instant, store: &mut Store) -> Result<Vec<Span>, StoreError> {
         let behind: Vec<LogNumber> = store.logs().map(|(number, _)| number).collect();
         let turn = behind.partition_point(|number| *number <= self.offered);
         let (mut offers, mut count) = (Vec::new(), 0);
@@ -233,6 +236,7 @@ impl SharedLogs {
             count += entries.len();
             let (log, floor) = (log.id.clone(), log.floor);
             offers.push(Span { log, floor, first, end: page.end, entries });
+            store.offered(number, page.end);
             self.offered = number;
             if count >= ENTRIES_MAX || offers.len() >= LOGS_AT_ONCE {
                 break;
@@ -262,16 +266,19 @@ impl SharedLogs {
         wants.take(LOGS_AT_ONCE).collect()
     }
 
-    /// Logs of which the shared database has more, with the first number and the end of that.
+    /// Logs of which the shared database has more, with the first number and the end of that. Of
+    /// this file's logs only floors are news: others have purged the writer.
     fn behind(&self, store: &Store) -> impl Iterator<Item = (&LogId, u64, u64)> {
         let own = store.own_incarnation();
-        let marks = self.marks.iter().flatten().filter(move |(id, _)| id.incarnation != own);
-        marks.filter_map(move |(id, reach)| {
+        let full = full_writers(store);
+        self.marks.iter().flatten().filter_map(move |(id, reach)| {
             let here = local(store, id);
-            let is_news = reach.next > here.next || reach.floor > here.floor;
-            let is_empty = reach.floor >= reach.next && store.find(id).is_none();
+            let has_more = reach.next > here.next && id.incarnation != own;
+            let is_news = has_more || reach.floor > here.floor;
+            let is_empty = reach.floor >= reach.next || full.contains(&id.writer);
+            let is_useless = is_empty && store.find(id).is_none();
             let since = here.next.max(reach.floor);
-            (is_news && !is_empty).then_some((id, since, reach.next.max(since)))
+            (is_news && !is_useless).then_some((id, since, reach.next.max(since)))
         })
     }
 
@@ -304,6 +311,17 @@ impl SharedLogs {
 fn local(store: &Store, id: &LogId) -> Reach {
     let log = store.find(id).and_then(|log| store.log(log));
     log.map_or(Reach::default(), |log| Reach { floor: log.floor, next: log.next })
+}
+
+/// Writers with as many logs here as they may have, none of them empty. A further log would replace
+/// one of them, which would be read again and replace the next one, without end.
+fn full_writers(store: &Store) -> BTreeSet<String> {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for (_, log) in store.logs().filter(|(_, log)| log.count > 0) {
+        *counts.entry(&log.id.writer).or_default() += 1;
+    }
+    counts.retain(|_, count| *count >= WRITER_LOGS_MAX);
+    counts.into_keys().map(str::to_owned).collect()
 }
 
 /// Appends spans in one durable transaction. Invalid entries become holes.

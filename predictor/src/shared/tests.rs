@@ -58,7 +58,10 @@ struct Cloud {
 
 impl Cloud {
     fn new(now: Instant, name: &str) -> Self {
-        let mut store = Store::in_memory(Limits::default()).unwrap();
+        Self::with(now, name, Store::in_memory(Limits::default()).unwrap())
+    }
+
+    fn with(now: Instant, name: &str, mut store: Store) -> Self {
         store.set_own_name(name).unwrap();
         let mut cloud = Self { store, shared: SharedLogs::new(now), news: News::default() };
         cloud.lose();
@@ -79,7 +82,7 @@ impl Cloud {
             self.news = News { is_whole: true, marks: server.marks(), ..News::default() };
             return true;
         }
-        let answer = self.shared.answer(now, &self.store, 1_000_000).unwrap();
+        let answer = self.shared.answer(now, &mut self.store, 1_000_000).unwrap();
         let has_work = answer != Answer::default();
         let mut news = News::default();
         for (index, span) in answer.offers.into_iter().enumerate() {
@@ -172,6 +175,97 @@ fn clouds_have_all_entries_in_the_end_and_no_purged_one() {
         let state = clouds[0].shared.state(now, Some(&clouds[0].store));
         assert_eq!((state.waiting, state.behind), (0, 0), "seed {seed}");
     }
+}
+
+/// A file of a cloud is restored from a backup, and has new entries before it reaches the server.
+#[test]
+#[allow(clippy::disallowed_methods, reason = "the base of a simulated clock")]
+fn restored_file_uses_no_number_again() {
+    let now = Instant::now();
+    let folder = tempfile::tempdir().unwrap();
+    let open = || {
+        let store = Store::open(folder.path().join("a"), Limits::default()).unwrap();
+        Cloud::with(now, "a", store)
+    };
+    let (mut server, mut b) = (Server::default(), Cloud::new(now, "b"));
+    let observe = |cloud: &mut Cloud, train: &str, trips: std::ops::Range<u64>| {
+        let entries: Vec<_> = trips.map(|trip| entry(trip, 0, WALL_MS)).collect();
+        cloud.store.append_of(train, &entries, WALL_MS).unwrap();
+    };
+    let exchange = |cloud: &mut Cloud, server: &mut Server| {
+        for _ in 0..4 {
+            cloud.exchange(now, server, false, false);
+        }
+    };
+    let mut a = open();
+    observe(&mut a, "train-1", 0..2);
+    observe(&mut a, "train-2", 0..2);
+    drop(a);
+    std::fs::copy(folder.path().join("a"), folder.path().join("backup")).unwrap();
+    let mut a = open();
+    observe(&mut a, "train-1", 2..4);
+    observe(&mut a, "train-2", 2..4);
+    exchange(&mut a, &mut server);
+    drop(a);
+    std::fs::rename(folder.path().join("backup"), folder.path().join("a")).unwrap();
+    let mut a = open();
+    // One log is shorter than the server's, and one is longer.
+    observe(&mut a, "train-1", 10..11);
+    observe(&mut a, "train-2", 10..15);
+    let file = a.store.own_incarnation();
+    exchange(&mut a, &mut server);
+    exchange(&mut b, &mut server);
+    assert_ne!(a.store.own_incarnation(), file);
+    for (train, wanted) in
+        [("train-1", vec![0, 1, 2, 3, 10]), ("train-2", { (0..4).chain(10..15).collect() })]
+    {
+        for cloud in [&a, &b] {
+            assert_eq!(trips(&cloud.store, train), wanted, "{train}");
+        }
+    }
+    // Once more nothing is new: the cloud does not move again.
+    let file = a.store.own_incarnation();
+    a.lose();
+    exchange(&mut a, &mut server);
+    assert_eq!(a.store.own_incarnation(), file);
+}
+
+/// The trips of a writer's entries, ascending.
+fn trips(store: &Store, writer: &str) -> Vec<u64> {
+    let mut trips = Vec::new();
+    let visited = store.visit(|_, key, entry| {
+        if let Entry::Handover(one, _) = entry
+            && store.log(key.log).unwrap().id.writer == writer
+        {
+            trips.push(one.trip.0);
+        }
+        Ok::<_, StoreError>(())
+    });
+    visited.unwrap();
+    trips.sort_unstable();
+    trips
+}
+
+/// Nine live logs of one writer, of which a database keeps eight.
+#[test]
+#[allow(clippy::disallowed_methods, reason = "the base of a simulated clock")]
+fn log_without_room_replaces_no_other_in_turn() {
+    let now = Instant::now();
+    let (mut server, mut a) = (Server::default(), Cloud::new(now, "a"));
+    for incarnation in 0..=WRITER_LOGS_MAX as u64 {
+        let entries = vec![(0, record::encode(&entry(incarnation, 0, WALL_MS)))];
+        let log = LogId { writer: "train-1".to_owned(), incarnation };
+        server.append(Span { log, end: 1, entries, ..Span::default() }).unwrap();
+    }
+    let received = |a: &mut Cloud, server: &mut Server| {
+        for _ in 0..20 {
+            a.exchange(now, server, false, false);
+        }
+        a.shared.received
+    };
+    let first = received(&mut a, &mut server);
+    assert_eq!(received(&mut a, &mut server), first);
+    assert_eq!(a.shared.state(now, Some(&a.store)).behind, 0);
 }
 
 const WALL_MS: u64 = 1_790_000_000_000;

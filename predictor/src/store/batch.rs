@@ -1,6 +1,6 @@
 //! The changes of one transaction.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use polyrail_model::TripId;
@@ -118,13 +118,15 @@ impl<'t> Batch<'t> {
         if id.writer.is_empty() || id.writer.len() > WRITER_NAME_MAX {
             return Ok(None);
         }
-        let own = self.logs.own;
-        let of_writer = self.logs.of(&id.writer);
-        let replaced = if of_writer.len() >= WRITER_LOGS_MAX {
-            of_writer.into_iter().find(|log| *log != own)
+        // Never a log that this file writes: its numbers would be used again.
+        let own = self.logs.own_incarnation();
+        let others = self.logs.logs.iter().filter(|(_, log)| log.id.incarnation != own);
+        let replaced = if self.logs.of(&id.writer).len() >= WRITER_LOGS_MAX {
+            let of_writer = others.filter(|(_, log)| log.id.writer == id.writer);
+            let replaced = of_writer.min_by_key(|(_, log)| (log.count > 0, log.written));
+            replaced.map(|(number, _)| *number)
         } else if self.logs.logs.len() >= self.limits.logs_max {
-            let empty =
-                self.logs.logs.iter().filter(|(number, log)| log.count == 0 && **number != own);
+            let empty = others.filter(|(_, log)| log.count == 0);
             let Some((number, _)) = empty.min_by_key(|(_, log)| (log.floor > 0, log.written))
             else {
                 return Ok(None);
@@ -245,26 +247,46 @@ impl<'t> Batch<'t> {
         Ok(())
     }
 
-    /// Begins a new own log, to which the own entries from this number on move.
-    pub(super) fn leave_own(&mut self, from: u64, incarnation: u64) -> Result<(), StoreError> {
-        let own = self.logs.own;
-        let Log { id, floor, next, .. } = self.log(own)?.clone();
-        let from = from.clamp(floor, next);
-        let new = self.add_log(LogId { incarnation, ..id })?;
-        let rows = self.tables.entries.range((own.0, from)..=(own.0, u64::MAX))?;
+    /// Begins a new incarnation of this file's logs, to which their entries from the known numbers
+    /// on move.
+    pub(super) fn leave_own(
+        &mut self,
+        known: &BTreeMap<LogNumber, u64>,
+        incarnation: u64,
+    ) -> Result<(), StoreError> {
+        let (own, before) = (self.logs.own, self.logs.own_incarnation());
+        let of_file = self.logs.logs.iter().filter(|(_, log)| log.id.incarnation == before);
+        for number in of_file.map(|(number, _)| *number).collect::<Vec<_>>() {
+            let from = known.get(&number).copied().unwrap_or(0);
+            let Log { id, floor, next, .. } = self.log(number)?.clone();
+            let from = from.clamp(floor, next);
+            if number != own && from == next {
+                continue;
+            }
+            let new = self.add_log(LogId { incarnation, ..id })?;
+            self.move_entries(number, from, new)?;
+            if number == own {
+                self.logs.own = new;
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves the entries of a log from a number on to an empty one.
+    fn move_entries(&mut self, log: LogNumber, from: u64, to: LogNumber) -> Result<(), StoreError> {
+        let rows = self.tables.entries.range((log.0, from)..=(log.0, u64::MAX))?;
         let rows = rows.map(|row| {
             let (key, value) = row?;
             Ok((key.value().1, value.value().to_vec()))
         });
         for (sequence, row) in rows.collect::<Result<Vec<_>, StoreError>>()? {
             let (time, entry) = split(&row)?;
-            self.put(new, sequence - from, time, entry)?;
-            self.remove(own, sequence)?;
+            self.put(to, sequence - from, time, entry)?;
+            self.remove(log, sequence)?;
         }
-        self.log(own)?.next = from;
-        self.log(new)?.next = next - from;
-        self.changed.insert(own);
-        self.logs.own = new;
+        let next = std::mem::replace(&mut self.log(log)?.next, from);
+        self.log(to)?.next = next - from;
+        self.changed.insert(log);
         Ok(())
     }
 

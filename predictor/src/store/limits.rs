@@ -18,7 +18,7 @@ impl Default for Limits {
 /// The most logs of a database: a cloud has two of most gateways, their own and one with the
 /// cloud's observations.
 pub const LOGS_MAX: usize = 2_048;
-/// The most logs of a writer: a new one replaces the one written longest ago.
+/// The most logs of a writer: a new one replaces an empty one, else the one written longest ago.
 pub const WRITER_LOGS_MAX: usize = 8;
 /// The most entries that a node takes from a writer in a day, and at once. A train with eight
 /// carriers appends some 70,000 a day.

@@ -21,6 +21,7 @@ mod tables;
 #[cfg(test)]
 pub(crate) mod tests;
 
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -49,9 +50,9 @@ pub struct Store {
     path: Option<PathBuf>,
     limits: Limits,
     logs: Logs,
-    /// Peers may know entries of the own log below this: those that the file had when it was
-    /// opened, and those that were offered since then.
-    known: u64,
+    /// Peers may know entries of this file's logs below these numbers: those that the file had when
+    /// it was opened, and those that were offered since then. None after it has left these logs.
+    known: Option<BTreeMap<LogNumber, u64>>,
 }
 
 /// The result of an append.
@@ -143,13 +144,13 @@ impl Store {
     }
 
     fn new(database: Database, path: Option<PathBuf>, limits: Limits) -> Result<Self, StoreError> {
-        let mut store = Self { database, path, limits, logs: Logs::default(), known: 0 };
+        let mut store = Self { database, path, limits, logs: Logs::default(), known: None };
         store.load()?;
         if store.logs.logs.is_empty() {
             // A log without a name, which the daemon gives it.
             store.write(|batch| batch.set_own("", random()))?;
         }
-        store.known = store.own_next();
+        store.known = Some(store.own_marks());
         // A table of another type is damage, too.
         store.read(|reading| Ok(reading.open_table(ENTRIES)?.first()?.is_some()))?;
         Ok(store)
@@ -206,7 +207,7 @@ impl Store {
             return Ok(());
         }
         self.write(|batch| batch.set_own(name, random()))?;
-        self.known = self.own_next();
+        self.known = Some(self.own_marks());
         Ok(())
     }
 
@@ -215,29 +216,40 @@ impl Store {
         self.logs.own_incarnation()
     }
 
-    fn own_next(&self) -> u64 {
-        self.log(self.own_log()).map_or(0, |log| log.next)
+    /// The marks of the logs that this file writes: the own log, and logs of observations of
+    /// others.
+    fn own_marks(&self) -> BTreeMap<LogNumber, u64> {
+        let own = self.own_incarnation();
+        let logs = self.logs().filter(|(_, log)| log.id.incarnation == own);
+        logs.map(|(number, log)| (number, log.next)).collect()
     }
 
     /// Entries of a log below `end` were offered to a peer.
     pub(crate) fn offered(&mut self, log: LogNumber, end: u64) {
-        if log == self.own_log() {
-            self.known = self.known.max(end);
+        let own = self.own_incarnation();
+        let is_of_file = self.log(log).is_some_and(|log| log.id.incarnation == own);
+        if let Some(known) = self.known.as_mut().filter(|_| is_of_file) {
+            let known = known.entry(log).or_default();
+            *known = end.max(*known);
         }
     }
 
-    /// Whether a peer that knows the own log up to `next` knows more than this file can have sent:
-    /// the file was restored from a backup. Found at most once after the file was opened.
-    pub(crate) fn is_restored(&self, next: u64) -> bool {
-        next > self.known
+    /// Whether a peer that knows a log of this file up to `next` knows more than this file can have
+    /// sent: the file was restored from a backup. Found at most once after the file was opened.
+    pub(crate) fn is_restored(&self, id: &LogId, next: u64) -> bool {
+        let Some(known) = self.known.as_ref().filter(|_| id.incarnation == self.own_incarnation())
+        else {
+            return false;
+        };
+        let known = self.find(id).and_then(|log| known.get(&log));
+        next > known.copied().unwrap_or(0)
     }
 
-    /// Begins a new own log, and moves the entries of a restored file to it that no peer knows.
-    pub(crate) fn leave_own_log(&mut self) -> Result<(), StoreError> {
-        let from = self.known;
-        self.write(|batch| batch.leave_own(from, random()))?;
-        self.known = u64::MAX;
-        Ok(())
+    /// Begins a new incarnation, and moves the entries of a restored file to its logs that no peer
+    /// knows.
+    pub(crate) fn leave_own_logs(&mut self) -> Result<(), StoreError> {
+        let known = self.known.take().unwrap_or_default();
+        self.write(|batch| batch.leave_own(&known, random()))
     }
 
     /// The name of the node; empty until it is known.

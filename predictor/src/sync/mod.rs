@@ -260,14 +260,14 @@ impl Sync {
     ) -> Result<bool, StoreError> {
         let own = store.log(store.own_log()).map(|log| &log.id);
         let mark = marks.iter().find(|mark| Some(&mark.log) == own);
-        if !mark.is_some_and(|mark| store.is_restored(mark.next)) {
+        if !mark.is_some_and(|mark| store.is_restored(&mark.log, mark.next)) {
             return Ok(false);
         }
         tracing::warn!(
             peer = self.peer,
             "LinkDB's file is older than what the peer knows of it: new entries go to a new log"
         );
-        store.leave_own_log()?;
+        store.leave_own_logs()?;
         self.file = Some(store.own_incarnation());
         self.look_at(store.own_log());
         Ok(true)

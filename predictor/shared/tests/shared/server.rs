@@ -59,7 +59,6 @@ fn cloud_may_only_read_append_and_rotate() {
         "UPDATE polyrail.meta SET retention_days = 1",
         "UPDATE polyrail.part SET begun_at = now()",
         "SELECT polyrail.take_quota('train-1', -100)",
-        "SELECT polyrail.make_room('train-1')",
         "DROP TABLE polyrail.entry_1",
         "CREATE TABLE polyrail.mine (x int)",
         "DROP SCHEMA polyrail CASCADE",
@@ -69,6 +68,51 @@ fn cloud_may_only_read_append_and_rotate() {
         assert!(is_refused, "{refused}: {error}");
     }
     assert_eq!(fleet.rows(), 1);
+}
+
+/// A cloud that is faulty or taken over must not end the logs of others.
+#[test]
+fn append_refuses_invalid_spans_and_far_marks() {
+    let Some(fleet) = Fleet::start() else { return };
+    let mut a = fleet.cloud("a").unwrap();
+    a.send(&log("train-1"), 0, handovers(1, 0, 5, NOW_MS));
+    settle(&a, 5);
+    // Of train 1: floor, first, end, count, numbers, data; then the answer.
+    let incarnation = INCARNATION.cast_signed();
+    let append = |values: &str, numbers: &str, data: &str| {
+        let values = values.split(' ').map(|value| format!("ARRAY[{value}]"));
+        let values = values.collect::<Vec<_>>().join(", ");
+        let append = format!(
+            "SELECT log_floor, log_next, added FROM polyrail.append(ARRAY['train-1'],
+                ARRAY[{incarnation}], {values}, ARRAY[{numbers}]::bigint[], ARRAY[{data}]::bytea[])"
+        );
+        fleet.postgres.sql_as("c", &append)
+    };
+    let end = 1_u64 << 48;
+    for far in [format!("{end} 0 {end} 0"), format!("0 5 {end} 0"), format!("0 5 {} 0", end >> 8)] {
+        assert_eq!(append(&far, "", "").unwrap(), "", "{far}");
+    }
+    for invalid in [
+        "9 0 5 0",
+        "0 5 4 0",
+        "-1 0 5 0",
+        "0 -1 5 0",
+        "0 0 5 -1",
+        "NULL::bigint 0 5 0",
+        "0 NULL::bigint 9 0",
+        "0 0 NULL::bigint 0",
+        "0 5 6 NULL::int",
+    ] {
+        let error = append(invalid, "", "").unwrap_err().to_string();
+        assert!(error.contains("span 1 is invalid"), "{invalid}: {error}");
+    }
+    // Numbers outside of the span, and the same number for two kinds of entries.
+    assert_eq!(append("0 5 7 4", "4, 5, 5, 7", "'x', 'x', '\\x02', 'x'").unwrap(), "0|7|1");
+    assert_eq!(fleet.rows(), 6);
+    // The writer goes on.
+    a.send(&log("train-1"), 5, handovers(1, 5, 10, NOW_MS));
+    a.wait(SOON, |_, shared| shared.sent == 13).unwrap();
+    assert_eq!(fleet.postgres.sql("SELECT floor, next FROM polyrail.log").unwrap(), "0|15");
 }
 
 #[test]

@@ -19,8 +19,9 @@ fn append(first: u64, end: u64) -> String {
 }
 
 /// Another cloud appends entry 1 in a transaction that begins before others and ends after them.
+/// `repeats`: a cloud here has the same entry.
 #[track_caller]
-fn assert_late_end(end: &str) {
+fn assert_late_end(end: &str, repeats: bool) {
     let Some(fleet) = Fleet::start() else { return };
     let (mut a, b) = (fleet.cloud("a").unwrap(), fleet.cloud("b").unwrap());
     a.send(&log("train-1"), 0, handovers(1, 0, 1, NOW_MS));
@@ -30,15 +31,23 @@ fn assert_late_end(end: &str) {
         let late = scope.spawn(|| fleet.postgres.sql_as("c", &late));
         let held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'";
         while fleet.postgres.sql(held).unwrap() == "0" {}
-        // Of the same log, which is busy, and of another one.
-        a.send(&log("train-1"), 1, handovers(1, 1, 2, NOW_MS));
+        if repeats {
+            // Of the same log, which is busy.
+            a.send(&log("train-1"), 1, handovers(1, 1, 2, NOW_MS));
+        }
         a.send(&log("train-2"), 0, handovers(2, 0, 5, NOW_MS));
         b.wait(SOON, |entries, _| entries == 6).unwrap();
         assert!(!late.is_finished(), "too slow: the transaction has ended");
         let (_, shared) = a.state().unwrap();
-        assert!(shared.refused > 0, "{shared:?}");
+        assert_eq!(shared.refused > 0, repeats, "{shared:?}");
         late.join().unwrap().unwrap();
     });
+    if !repeats {
+        // Nobody appends to the log afterwards: that would list it once more.
+        settle(&a, 7);
+        settle(&b, 7);
+        a.send(&log("train-1"), 1, handovers(1, 1, 2, NOW_MS));
+    }
     settle(&a, 8);
     settle(&b, 8);
     assert_eq!(fleet.rows(), 8);
@@ -53,12 +62,17 @@ fn assert_late_end(end: &str) {
 
 #[test]
 fn late_commit_is_not_skipped() {
-    assert_late_end("COMMIT");
+    assert_late_end("COMMIT", false);
+}
+
+#[test]
+fn late_commit_of_known_entries_leaves_no_gap() {
+    assert_late_end("COMMIT", true);
 }
 
 #[test]
 fn late_rollback_leaves_no_gap() {
-    assert_late_end("ROLLBACK");
+    assert_late_end("ROLLBACK", true);
 }
 
 #[test]
@@ -111,6 +125,28 @@ fn purged_writer_stays_purged_in_all_clouds() {
 }
 
 #[test]
+fn purge_reaches_the_cloud_that_observed_the_writer() {
+    let Some(fleet) = Fleet::start() else { return };
+    fleet.cloud("a").unwrap().stop().unwrap();
+    observe(&fleet, "a", &[1.0, 2.0, 3.0]);
+    let (a, b) = (fleet.cloud("a").unwrap(), fleet.cloud("b").unwrap());
+    settle(&b, 3);
+    b.stop().unwrap();
+    let mut store = Store::open(fleet.file("b"), Limits::default()).unwrap();
+    assert_eq!(store.purge("train-1").unwrap(), (3, 1));
+    drop(store);
+    let b = fleet.cloud("b").unwrap();
+    settle(&a, 0);
+    assert_eq!(fleet.rows(), 0);
+    // New observations count again.
+    a.stop().unwrap();
+    observe(&fleet, "a", &[4.0]);
+    let a = fleet.cloud("a").unwrap();
+    settle(&a, 1);
+    settle(&b, 1);
+}
+
+#[test]
 fn quota_holds_for_the_fleet_and_delays_nobody_else() {
     let Some(fleet) = Fleet::start() else { return };
     fleet.postgres.sql("UPDATE polyrail.meta SET entries_a_day = 3000").unwrap();
@@ -140,16 +176,31 @@ fn writer_keeps_eight_logs() {
     let Some(fleet) = Fleet::start() else { return };
     let mut a = fleet.cloud("a").unwrap();
     let log = |incarnation| LogId { writer: "train-1".to_owned(), incarnation };
+    let age = || {
+        let age = "UPDATE polyrail.log SET written_at = written_at - '25 hours'::interval";
+        fleet.postgres.sql(age).unwrap()
+    };
     for incarnation in 1..=10 {
         a.send(&log(incarnation), 0, handovers(1, incarnation * 10, 10, NOW_MS));
         let sent = incarnation * 10;
+        if incarnation == 9 {
+            // All others were written today: it waits.
+            a.wait(SOON, |_, shared| shared.refused > 0).unwrap();
+            assert_eq!(fleet.rows(), 80);
+            age();
+        }
         a.wait(SOON, |_, shared| shared.sent == sent).unwrap();
     }
     assert_eq!(fleet.rows(), 80);
     let b = fleet.cloud("b").unwrap();
     settle(&b, 80);
     settle(&a, 80);
-    assert_eq!(numbers(&b.stop().unwrap(), &log(10)), (0..10).collect::<Vec<_>>());
+    // A log that was emptied is one more when it goes on.
+    a.send_above(&log(1), 10, 10, handovers(1, 20, 10, NOW_MS));
+    a.wait(SOON, |_, shared| shared.sent == 110).unwrap();
+    b.wait(SOON, |entries, shared| (entries, shared.received) == (80, 90)).unwrap();
+    assert_eq!(fleet.rows(), 80);
+    assert_eq!(numbers(&b.stop().unwrap(), &log(1)), (10..20).collect::<Vec<_>>());
 }
 
 /// What a cloud observes of a train, in a file without a daemon.
