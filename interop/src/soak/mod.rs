@@ -1,9 +1,9 @@
 //! Everything at once for a long time: load, blackouts, reloads, address changes, a full disk, port
 //! scans, and kills of either daemon.
 //!
-//! The first quarter of the run has the kills. A flow that was open at a kill may be reset, but never
-//! changed. In the rest every flow must live; there memory and descriptors are read in pauses of
-//! the load.
+//! The first quarter of the run has the kills. A flow that was open at a kill may be reset, but
+//! never changed. In the rest every flow must live; there memory and descriptors are read in pauses
+//! of the load.
 
 mod load;
 mod trouble;
