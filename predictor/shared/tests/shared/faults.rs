@@ -83,10 +83,10 @@ fn clock_that_jumps_drops_no_partition() {
     fleet.postgres.sql("UPDATE polyrail.part SET begun_at = now() + '1 year'").unwrap();
     rotate();
     assert_eq!(parts(), "1");
-    // It jumps a year ahead: one new partition, and nothing is dropped.
+    // It jumps two years ahead, beyond the retention: one new partition, and nothing is dropped.
     fleet
         .postgres
-        .sql("UPDATE polyrail.part SET begun_at = begun_at - '1 year'::interval")
+        .sql("UPDATE polyrail.part SET begun_at = begun_at - '2 years'::interval")
         .unwrap();
     rotate();
     rotate();
