@@ -75,7 +75,8 @@ impl Cloud {
 
     fn text(address: SocketAddr, top: &str, tables: &str) -> String {
         let admin = "[admin]\nsocket = \"admin.sock\"\n";
-        format!("listen = [\"{address}\"]\n{top}\n{TLS}{admin}{tables}")
+        // With several workers each has a part of the process's limits.
+        format!("workers = 1\nlisten = [\"{address}\"]\n{top}\n{TLS}{admin}{tables}")
     }
 
     /// Writes another configuration; the process does not know of it yet.
