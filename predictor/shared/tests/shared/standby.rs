@@ -66,12 +66,12 @@ fn assert_failover(lags: bool) {
     let there = standby.sql("SELECT count(*) FROM polyrail.entry").unwrap();
     println!("the standby has {there} entries");
     assert!(there.parse::<u64>().unwrap() < 2 * ALL, "the primary died too late");
-    assert_eq!(there == "1000", lags, "{there}");
+    assert!(there == "1000" || !lags, "{there}");
     standby.sql("SELECT pg_promote()").unwrap();
     for cloud in [&a, &b] {
         cloud.wait(SOON, |_, shared| shared.connected).unwrap();
         settle(cloud, 2 * ALL);
-        // Nothing was learned twice.
+        // It has received each entry of the other once.
         assert_eq!(cloud.state().unwrap().1.received, ALL);
     }
     fleet.postgres = standby;
