@@ -75,6 +75,9 @@ impl Database {
             Ok((horizon, client.query(&self.list, &[&self.horizon]).await?))
         })
         .await?;
+        if horizon.try_get("read_only")? {
+            return Err(SharedError::ReadOnly);
+        }
         schema::matches(horizon.try_get("version")?)?;
         self.horizon = horizon.try_get("horizon")?;
         let mut marks = Vec::with_capacity(rows.len());
@@ -199,8 +202,8 @@ const ANSWER: Duration = Duration::from_secs(60);
 const BEGIN: &str = "SET statement_timeout = '50s'; SET lock_timeout = '5s';
     SET client_connection_check_interval = '2s'; LISTEN polyrail";
 
-const HORIZON: &str = "SELECT version, pg_snapshot_xmin(pg_current_snapshot())::text AS horizon
-    FROM polyrail.meta";
+const HORIZON: &str = "SELECT version, pg_snapshot_xmin(pg_current_snapshot())::text AS horizon,
+    current_setting('transaction_read_only')::bool AS read_only FROM polyrail.meta";
 
 const LIST: &str = "SELECT number, writer, incarnation, floor AS log_floor, next AS log_next
     FROM polyrail.log WHERE changed >= $1::text::xid8";

@@ -14,6 +14,9 @@ pub enum SharedError {
     /// The server does not answer in time.
     #[error("the server does not answer")]
     Timeout,
+    /// The server has become read-only.
+    #[error("the server does not allow writes any more")]
+    ReadOnly,
     /// The server's schema is of a later version than this program's.
     #[error(
         "the database has schema {0}, this program knows {1}: update the program; until \

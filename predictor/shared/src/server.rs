@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
-use tokio_postgres::config::{Host, SslMode};
+use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
@@ -23,7 +23,8 @@ use crate::SharedError;
 /// The server of a shared database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
-    /// `postgres://USER@HOST:PORT/DATABASE`.
+    /// `postgres://USER@HOST:PORT/DATABASE`. Of several hosts (`HOST:PORT,HOST:PORT`) the first
+    /// that accepts writes is used.
     pub url: String,
     /// A file with the user's password, if the URL has none.
     pub password_file: Option<PathBuf>,
@@ -38,57 +39,106 @@ impl Server {
     /// # Errors
     /// [`SharedError::Url`].
     pub fn check(&self) -> Result<(), SharedError> {
-        self.config().map(drop)
+        self.configs().map(drop)
     }
 
-    fn config(&self) -> Result<Config, SharedError> {
+    /// Each host of the URL alone, so that one that does not answer takes no time from the others.
+    fn configs(&self) -> Result<Vec<Config>, SharedError> {
         let invalid = |error: tokio_postgres::Error| {
             let cause = std::error::Error::source(&error).map(ToString::to_string);
             SharedError::Url(cause.unwrap_or_else(|| error.to_string()))
         };
-        let mut config: Config = self.url.parse().map_err(invalid)?;
+        let url: Config = self.url.parse().map_err(invalid)?;
+        let (hosts, addresses) = (url.get_hosts(), url.get_hostaddrs());
+        let is_local = hosts.iter().all(is_local) && addresses.iter().all(IpAddr::is_loopback);
+        if self.ca.is_none() && !is_local {
+            return Err(SharedError::Url(NEEDS_TLS.to_owned()));
+        }
+        let count = hosts.len().max(addresses.len()).max(1);
+        Ok((0..count).map(|host| self.config(&url, host)).collect())
+    }
+
+    fn config(&self, url: &Config, host: usize) -> Config {
+        let mut config = Config::new();
         config
             .connect_timeout(CONNECT)
             .keepalives_idle(KEEPALIVE)
             .tcp_user_timeout(CONNECT)
             .application_name("polyrail")
-            .ssl_mode(if self.ca.is_some() { SslMode::Require } else { SslMode::Disable });
-        let is_local = config.get_hosts().iter().all(is_local)
-            && config.get_hostaddrs().iter().all(IpAddr::is_loopback);
-        if self.ca.is_none() && !is_local {
-            return Err(SharedError::Url(NEEDS_TLS.to_owned()));
+            .ssl_mode(if self.ca.is_some() { SslMode::Require } else { SslMode::Disable })
+            // A standby refuses the connection.
+            .target_session_attrs(TargetSessionAttrs::ReadWrite);
+        match url.get_hosts().get(host) {
+            Some(Host::Tcp(name)) => config.host(name),
+            Some(Host::Unix(folder)) => config.host_path(folder),
+            None => &mut config,
+        };
+        if let Some(address) = url.get_hostaddrs().get(host) {
+            config.hostaddr(*address);
         }
-        Ok(config)
+        if let Some(port) = url.get_ports().get(host).or(url.get_ports().first()) {
+            config.port(*port);
+        }
+        if let Some(user) = url.get_user() {
+            config.user(user);
+        }
+        if let Some(password) = url.get_password() {
+            config.password(password);
+        }
+        if let Some(name) = url.get_dbname() {
+            config.dbname(name);
+        }
+        if let Some(options) = url.get_options() {
+            config.options(options);
+        }
+        config
     }
 
-    /// Connects. The connection calls `notified` for each notification of others, and when it ends;
-    /// it lives in a task of the current runtime until the second value is dropped.
+    /// Connects to the first host that accepts writes. The connection calls `notified` for each
+    /// notification of others, and when it ends; it lives in a task of the current runtime until
+    /// the second value is dropped.
     ///
     /// # Errors
-    /// The server cannot be reached or refuses, or a file cannot be read.
+    /// No host can be reached and accepts writes, or a file cannot be read.
     pub(crate) async fn connect(
         &self,
         notified: Arc<Notify>,
     ) -> Result<(Client, Task), SharedError> {
-        let mut config = self.config()?;
+        let mut configs = self.configs()?;
         if let Some(path) = &self.password_file {
-            config.password(read(path)?.trim_ascii_end());
+            let password = read(path)?;
+            for config in &mut configs {
+                config.password(password.trim_ascii_end());
+            }
         }
-        let connected = async {
-            Ok::<_, SharedError>(match &self.ca {
-                Some(path) => {
-                    let tls = MakeRustlsConnect::new(tls(path)?);
-                    let (client, connection) = config.connect(tls).await?;
-                    (client, Task(tokio::spawn(serve(connection, notified))))
-                }
-                None => {
-                    let (client, connection) = config.connect(NoTls).await?;
-                    (client, Task(tokio::spawn(serve(connection, notified))))
-                }
-            })
-        };
-        timeout(CONNECT, connected).await.map_err(|_| SharedError::Timeout)?
+        let tls = self.ca.as_deref().map(tls).transpose()?.map(MakeRustlsConnect::new);
+        let mut errors = Vec::new();
+        for config in configs {
+            match timeout(CONNECT, open(&config, tls.clone(), notified.clone())).await {
+                Ok(Ok(connected)) => return Ok(connected),
+                Ok(Err(error)) => errors.push(error.to_string()),
+                Err(_) => errors.push(SharedError::Timeout.to_string()),
+            }
+        }
+        Err(SharedError::Server(errors.join("; ")))
     }
+}
+
+async fn open(
+    config: &Config,
+    tls: Option<MakeRustlsConnect>,
+    notified: Arc<Notify>,
+) -> Result<(Client, Task), SharedError> {
+    Ok(match tls {
+        Some(tls) => {
+            let (client, connection) = config.connect(tls).await?;
+            (client, Task(tokio::spawn(serve(connection, notified))))
+        }
+        None => {
+            let (client, connection) = config.connect(NoTls).await?;
+            (client, Task(tokio::spawn(serve(connection, notified))))
+        }
+    })
 }
 
 /// Whether nothing that is sent to a host leaves this machine.
@@ -151,7 +201,7 @@ fn read(path: &Path) -> Result<Vec<u8>, SharedError> {
     std::fs::read(path).map_err(|error| SharedError::File(path.to_owned(), error.to_string()))
 }
 
-/// How long a connection may take, and sent data may stay unacknowledged.
+/// How long a connection to a host may take, and sent data may stay unacknowledged.
 const CONNECT: Duration = Duration::from_secs(10);
 /// A connection that is silent for this long is probed.
 const KEEPALIVE: Duration = Duration::from_secs(30);

@@ -33,23 +33,40 @@ impl Postgres {
     /// # Errors
     /// PostgreSQL is not installed, or does not start.
     pub fn start(settings: &[&str]) -> io::Result<Self> {
-        let user = geteuid().is_root().then(|| User::from_name("postgres")).transpose()?;
-        let user = user.map(|user| user.ok_or_else(|| failed("there is no user postgres")));
-        let user = user.transpose()?;
-        let folder = tempfile::Builder::new().prefix("polyrail-pg").tempdir()?;
-        let settings = settings.iter().map(|&line| line.to_owned()).collect();
-        // A port that is free now; it listens there only if a setting says so.
-        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let mut server = Self { folder, user, child: None, port, settings };
-        server.own(server.folder.path())?;
-        let data = server.data();
+        let mut server = Self::empty(settings.iter().map(|&line| line.to_owned()).collect())?;
         let mut create = server.command("initdb");
-        create.arg("-D").arg(&data).args(INITDB);
+        create.arg("-D").arg(server.data()).args(INITDB);
         let created = create.output().and_then(succeeded);
         created
             .map_err(|error| failed(format!("PostgreSQL (`make setup` installs it): {error}")))?;
         server.resume()?;
         server.psql("owner", "postgres", "CREATE DATABASE polyrail")?;
+        Ok(server)
+    }
+
+    /// A standby that streams this server's changes. `SELECT pg_promote()` promotes it.
+    ///
+    /// # Errors
+    /// The server does not run, or the standby does not start.
+    pub fn standby(&self) -> io::Result<Self> {
+        let mut standby = Self::empty(self.settings.clone())?;
+        let mut copy = standby.command("pg_basebackup");
+        copy.args(["-R", "-c", "fast", "--no-sync", "-U", "owner", "-p", &self.port.to_string()]);
+        copy.arg("-h").arg(self.folder.path()).arg("-D").arg(standby.data());
+        copy.output().and_then(succeeded)?;
+        standby.resume()?;
+        Ok(standby)
+    }
+
+    fn empty(settings: Vec<String>) -> io::Result<Self> {
+        let user = geteuid().is_root().then(|| User::from_name("postgres")).transpose()?;
+        let user = user.map(|user| user.ok_or_else(|| failed("there is no user postgres")));
+        let user = user.transpose()?;
+        let folder = tempfile::Builder::new().prefix("polyrail-pg").tempdir()?;
+        // A port that is free now; it listens there only if a setting says so.
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let server = Self { folder, user, child: None, port, settings };
+        server.own(server.folder.path())?;
         Ok(server)
     }
 

@@ -4,6 +4,7 @@
 
 mod faults;
 mod server;
+mod standby;
 mod writers;
 
 use std::io;
