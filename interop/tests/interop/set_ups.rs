@@ -72,6 +72,8 @@ fn direct_traffic_follows_its_carriers() -> Result<()> {
         let lab = &world.lab;
         let to = SERVER.at(Family::V4, PORT);
         reflect(&lab.server, to)?;
+        // The kernel has one limit of ICMP errors for all namespaces: others may use it up.
+        lab.gateway.sysctl("net.ipv4.icmp_ratemask", "0")?;
         let wait = |wanted: Option<Ipv4Addr>| wait_for_source(&lab.passenger, to, wanted);
         let [alpha, beta] = [0, 1].map(|index| Some(carrier_gateway(index).v4));
         wait(alpha).context("the named carrier")?;
