@@ -49,7 +49,8 @@ if [[ $passed -le 0 ]]; then
     status=1
 fi
 # Once more at the end, where a reader of a long log looks.
-awk '/^failures:$/ { on = 1 } on; /^test result: FAILED/ { on = 0 }' "$log" | cut -c1-300 | tail -n 150
+awk '/^failures:$/ { on = 1 } on; /^test result: FAILED/ { on = 0 }' "$log" | cut -c1-300 |
+    tail -n 150
 # A build that fails, or a test process that dies, has no line of its own.
 [[ $status -eq 0 || $failed -gt 0 ]] || failed=1
 echo "$passed passed, $failed failed, $skipped skipped"
