@@ -54,8 +54,9 @@ guide: setup build ## follow docs/operations.md, section 1, in containers with t
 
 # Features that only development dependencies choose are missing there.
 check-release: ## do the programs to install compile by themselves?
-	$(CARGO) check --locked --profile $(PROFILE) -p polyrail-gateway -p polyrail-cloud \
-		-p polyrail-cli
+	$(CARGO) check --locked --profile $(PROFILE) -p polyrail-gateway
+	$(CARGO) check --locked --profile $(PROFILE) -p polyrail-cloud
+	$(CARGO) check --locked --profile $(PROFILE) -p polyrail-cli
 
 previous: build ## the daemons of the previous commit, for rows of version skew; PREVIOUS=REVISION
 	@scripts/previous.sh

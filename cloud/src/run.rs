@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, available_parallelism};
 use std::time::Instant;
 
 use anyhow::Context;
@@ -103,7 +103,8 @@ pub fn run(config: CloudConfig, start: StartOptions) -> anyhow::Result<()> {
 /// The parts of each worker; `poll` is that of the first.
 fn parts(common: &Common, start: StartOptions, poll: Poll) -> anyhow::Result<Vec<Parts>> {
     let (config, name) = (&common.config, common.identity.name());
-    let count = config.workers;
+    let processors = || available_parallelism().map_or(1, |number| number.get().min(64));
+    let count = if config.workers == 0 { processors() } else { config.workers };
     let mut polls = vec![poll];
     for _ in 1..count {
         polls.push(Poll::new().context("no epoll")?);

@@ -110,9 +110,11 @@ pub const TEST_USER: UserId = UserId(1);
 /// least cap of this user and of [`TEST_USER`], whatever that of passengers is.
 pub const FLOWS_RESERVED: usize = 8;
 
-/// Reset flows that are remembered, to answer a peer that missed the reset: about 400 KB. The
-/// oldest is evicted first, and then counts as delivered.
-pub const TOMBSTONES_MAX: usize = 4_096;
+/// Reset flows that are remembered, to answer a peer that missed the reset: at most 1.5 MB. The
+/// oldest is evicted first, and then counts as delivered. As many as a peer may have waiting for
+/// such an answer: of an evicted one it would not learn how many bytes were sent, and the session's
+/// credit for them would be lost.
+pub const TOMBSTONES_MAX: usize = FLOWS_REFUSED_MAX;
 
 /// Ended flows whose unconfirmed control frames a path remembers, beyond twice the open flows; then
 /// all of them are forgotten, and their peer asks again.

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::num::NonZeroU16;
 use std::path::PathBuf;
-use std::thread::available_parallelism;
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -30,8 +29,8 @@ pub struct CloudTables {
     #[serde(deserialize_with = "list::<_, ListenAddress, _, 1, 8>")]
     pub listen: Vec<SocketAddr>,
     /// The number of event loops that share the gateways among them, each on a thread of its own;
-    /// by default the number of processors that the process may use; 1 to 64.
-    #[serde(default = "workers", deserialize_with = "count::<_, _, 1, 64>")]
+    /// 0, the default: as many as the processors that the process may use; at most 64.
+    #[serde(default, deserialize_with = "count::<_, _, 0, 64>")]
     pub workers: usize,
     /// The congestion control of the downlink; by default bbr where the kernel has it.
     pub congestion: Option<CongestionControl>,
@@ -169,10 +168,6 @@ impl Tables for CloudTables {
         }
         Ok(())
     }
-}
-
-fn workers() -> usize {
-    available_parallelism().map_or(1, |processors| processors.get().min(64))
 }
 
 const PREFIXES_MAX: usize = 1024;

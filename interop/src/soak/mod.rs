@@ -128,7 +128,9 @@ fn figures(outcome: &Outcome, readings: &[[Reading; 2]], effort: Effort) -> Repo
         println!("  {words}");
     }
     // The first third is warm-up: caches and the list of events are full after it.
-    let (warm, rest) = readings[readings.len() / 3..].split_at(readings.len() / 3);
+    let third = readings.len() / 3;
+    let (earlier, rest) = readings.split_at(third * 2);
+    let warm = &earlier[third..];
     let goal = effort.pick(Goal::AtMost(0.05), Goal::None);
     for (index, side) in [Side::Gateway, Side::Cloud].iter().enumerate() {
         let memory = |some: &[[Reading; 2]]| -> Vec<f64> {
@@ -142,7 +144,7 @@ fn figures(outcome: &Outcome, readings: &[[Reading; 2]], effort: Effort) -> Repo
             some.iter().map(|both| both[index].descriptors).fold(0.0, f64::max)
         };
         // A path may have a second connection for a moment.
-        let leaked = (held(rest) - held(warm) - SPARE_DESCRIPTORS).max(0.0);
+        let leaked = (held(rest) - held(earlier) - SPARE_DESCRIPTORS).max(0.0);
         let goal = Goal::AtMost(0.0);
         report.result(&format!("soak_leaked_{}", side.name()), leaked, "descriptors", goal, &[]);
     }

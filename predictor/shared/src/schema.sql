@@ -136,7 +136,8 @@ BEGIN
         INSERT INTO polyrail.entry
             SELECT DISTINCT ON (s) CASE get_byte(d, 0) WHEN 2 THEN 0 ELSE part_ END, here.number,
                 s, d FROM unnest(sequences[below:above], data[below:above]) AS one(s, d)
-            WHERE s >= known AND s < ends[i];
+            WHERE s >= known AND s < ends[i]
+            ON CONFLICT DO NOTHING;
         UPDATE polyrail.log SET floor = greatest(floor, floors[i]), next = greatest(known, ends[i]),
             written_at = now(), changed = pg_current_xact_id()
             WHERE number = here.number RETURNING floor, next INTO log_floor, log_next;

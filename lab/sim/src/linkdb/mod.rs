@@ -128,7 +128,7 @@ pub fn command(options: &Options) -> Result<()> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let first = options.from / 2 * 2 + SIMULATED;
     if options.has(Part::Gains) {
-        if options.smoke {
+        if options.smoke && options.chains.is_empty() {
             learned::judge_default(first, threads, prefix, &mut results)?;
         } else if options.chains.is_empty() {
             learned::judge(first, options.simulated, threads, prefix, &mut results)?;
@@ -149,7 +149,7 @@ impl Options {
     /// Applies the flags that imply others.
     fn choose(&mut self) {
         if self.smoke {
-            (self.routes, self.trips) = (1, 6);
+            (self.routes, self.trips, self.simulated) = (1, 6, 1);
         }
         if self.held_back {
             self.from = HELD_BACK;
