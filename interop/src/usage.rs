@@ -17,11 +17,12 @@ pub fn processor_s(process: u32) -> Result<f64> {
     Ok((ticks(11)? + ticks(12)?) / TICKS_PER_S)
 }
 
-/// Memory that belongs to a process, shared pages counted by their share (PSS), bytes.
+/// Resident memory of a process, bytes. Shared pages count whole, so that other processes of the
+/// same program change nothing.
 pub fn memory_bytes(process: u32) -> Result<u64> {
     let text = std::fs::read_to_string(format!("/proc/{process}/smaps_rollup"))?;
-    let line = text.lines().find(|line| line.starts_with("Pss:")).context("no Pss line")?;
-    let kilobytes: u64 = line.split_whitespace().nth(1).context("Pss")?.parse()?;
+    let line = text.lines().find(|line| line.starts_with("Rss:")).context("no Rss line")?;
+    let kilobytes: u64 = line.split_whitespace().nth(1).context("Rss")?.parse()?;
     Ok(kilobytes * 1024)
 }
 

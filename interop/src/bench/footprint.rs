@@ -22,7 +22,7 @@ const AIM_MS: f64 = 5.0;
 const SCRAPES: usize = 9;
 const USER_FLOWS_MAX: i64 = 20_000;
 
-/// Opens flows through SOCKS5 and takes the difference of the proportional set sizes.
+/// Opens flows through SOCKS5 and takes the difference of the resident memory.
 pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
     let flows = effort.pick(10_000, 500);
     let listen = LISTEN.to_string();
