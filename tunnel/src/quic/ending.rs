@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::connection::Engine;
 use super::socket::Udp;
-use super::{reason, verify};
+use super::{paths, reason, verify};
 use crate::carrier::connect_failure;
 use crate::phase::TunnelPhase;
 use crate::{CloseReason, TunnelEvent};
@@ -34,9 +34,14 @@ impl Engine {
             self.rearm_keepalive(now);
         }
         if self.connection.timeout_instant().is_some_and(|at| now >= at) {
+            let before = paths::timeouts_of_left(&self.connection);
             let timed_out = self.meter.on_timeout(&mut self.connection);
             if timed_out {
                 self.egress.on_probe_timeout();
+            }
+            if paths::timeouts_of_left(&self.connection) > before {
+                tracing::debug!(peer = %self.peer, "packets to its old address were lost: closing");
+                self.say_goodbye();
             }
             self.hurry_after_loss();
             self.check_size(now);

@@ -247,6 +247,23 @@ fn a_translator_that_forgets_goes_unnoticed_above() {
 }
 
 #[test]
+fn packets_on_their_way_to_a_forgotten_address_end_the_connection() {
+    let (mut world, tap) = up();
+    world.transfer(1, 0, 100, 5_000);
+    tap.set(|faults| faults.paused = true);
+    for number in 0..10 {
+        world.ends[1].send(Unit::Data { tag: 1_000 + number }, &[7; 1_000]);
+    }
+    world.run_for(Duration::from_millis(5));
+    tap.rebind();
+    world.run_for(Duration::from_millis(5));
+    tap.set(|faults| faults.paused = false);
+    world.ends[0].send(Unit::Control, b"here");
+    world.until("both ended", |ends| ends.iter().all(|end| end.closed.is_some()));
+    assert_eq!(world.ends[0].closed, Some(CloseReason::PeerClosed));
+}
+
+#[test]
 fn a_translator_that_forgets_all_the_time_ends_the_connection_not_the_hearing() {
     let (mut world, tap) = up();
     let is_over = |ends: &[quic_world::End]| ends.iter().all(|end| end.closed.is_some());
