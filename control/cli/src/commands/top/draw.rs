@@ -87,7 +87,7 @@ fn session(session: &SessionState) -> String {
     format!("session with {peer} {} for {}", word(&session.state), duration(session.age_s))
 }
 
-/// The number of sessions, and those that are not up.
+/// The number of sessions, and the names and states of sessions without a path.
 fn sessions_of(sessions: &[SessionState]) -> String {
     let others = sessions.iter().filter(|session| session.state != SessionPhase::Up);
     let others: Vec<_> = others
@@ -155,8 +155,8 @@ fn carriers_table(state: &State, answers: &Answers, area: Rect) -> Table<'static
         .column_spacing(1)
 }
 
-/// The paths that fit into the table, and the number of others. If not all fit, those that are not
-/// up come first.
+/// The paths that fit into the table, and the number of others. If not all fit, stalled and down
+/// paths come first.
 fn shown_paths(answers: &Answers, area: Rect) -> (Vec<&PathState>, usize) {
     let mut paths: Vec<_> = answers.paths.iter().collect();
     let room = usize::from(area.height).saturating_sub(1);
@@ -268,7 +268,7 @@ fn events(state: &State, answers: &Answers, area: Rect) -> (Paragraph<'static>, 
     (Paragraph::new(lines), scroll)
 }
 
-/// The time of day, the event, what it is about and why, and its other fields.
+/// The time of day, the event, its path and reason, and its other fields.
 fn event_line(event: &Value) -> String {
     const FIRST: [&str; 7] = ["path", "peer", "mode", "to", "change", "reason", "message"];
     let text = |key: &str| event[key].as_str().unwrap_or("-");
