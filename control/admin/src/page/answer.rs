@@ -45,6 +45,7 @@ fn daemon(status: &Status) -> Value {
         "started_at": status.started_at,
         "uptime_s": status.uptime_s,
         "scheduler": status.snapshot.scheduler,
+        "drain": status.snapshot.drain,
     })
 }
 
@@ -73,6 +74,9 @@ fn path(path: &PathState) -> Value {
         "state": path.state,
         "since": path.since,
         "mode": path.mode,
+        "cap": path.cap.as_ref().map(|cap| {
+            json!({ "used_bytes": cap.used_bytes, "limit_bytes": cap.limit_bytes })
+        }),
         "demotion": path.demotion.as_ref().map(|demotion| &demotion.reason),
         "sent_bytes": path.counters.sent_bytes,
         "received_bytes": path.counters.received_bytes,

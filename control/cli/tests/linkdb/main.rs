@@ -1,6 +1,7 @@
 //! `polyrail linkdb` on databases: import, statistics, export, evaluation, plot.
 
-mod chromium;
+#[path = "../page/browser.rs"]
+mod browser;
 mod page;
 
 use std::fs;

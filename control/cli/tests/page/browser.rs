@@ -37,6 +37,8 @@ impl Browser {
             .args(["--headless=new", "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu"])
             .args(["--no-first-run", "--disable-background-networking", "--disable-sync"])
             .args(["--disable-component-update", "--disable-breakpad", "--hide-scrollbars"])
+            // For a page that holds the tested one in a frame, and acts on it.
+            .arg("--allow-file-access-from-files")
             .arg("--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1")
             .arg(format!("--user-data-dir={}", profile.path().join("profile").display()))
             .env("HOME", profile.path())

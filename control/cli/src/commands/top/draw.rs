@@ -1,6 +1,6 @@
 //! Draws the display.
 
-use polyrail_admin::{PathPhase, PathState, SessionState};
+use polyrail_admin::{DrainState, PathPhase, PathState, SessionPhase, SessionState};
 use polyrail_predictor::worker::{CarrierState, TripState};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -59,7 +59,7 @@ fn head(state: &State, answers: &Answers) -> Vec<Line<'static>> {
     let name = format!("polyrail-{} {}", status.role.as_str(), status.version);
     let mut lines = vec![Line::from(vec![
         Span::styled(name, BOLD),
-        Span::raw(format!("  up {}, CPU {cpu}, {memory}", duration(status.uptime_s))),
+        Span::raw(format!("  up {}, CPU {cpu}, memory {memory}", duration(status.uptime_s))),
     ])];
     let (down, up) = state
         .total_rates()
@@ -69,9 +69,14 @@ fn head(state: &State, answers: &Answers) -> Vec<Line<'static>> {
     let peers = match &sessions[..] {
         [] => "no session".to_owned(),
         [one] => session(one),
-        many => format!("{} sessions", many.len()),
+        many => sessions_of(many),
     };
     lines.push(Line::from(format!("{peers}; {flows} flows; down {down}, up {up}")));
+    if let Some(DrainState { flows, ends_in_s }) = &status.snapshot.drain {
+        let text =
+            format!("draining: {flows} flows left, ends in {} at most", duration(*ends_in_s));
+        lines.push(Line::styled(text, Style::new().fg(Color::Yellow)));
+    }
     let trips = answers.linkdb.iter().flat_map(|linkdb| &linkdb.trips);
     lines.extend(trips.take(TRIPS_MAX).map(|trip| Line::from(train(trip))));
     lines
@@ -82,29 +87,48 @@ fn session(session: &SessionState) -> String {
     format!("session with {peer} {} for {}", word(&session.state), duration(session.age_s))
 }
 
+/// The number of sessions, and the names and states of sessions without a path.
+fn sessions_of(sessions: &[SessionState]) -> String {
+    let others = sessions.iter().filter(|session| session.state != SessionPhase::Up);
+    let others: Vec<_> = others
+        .take(SESSIONS_MAX)
+        .map(|one| format!(", {} {}", one.peer.as_deref().unwrap_or("?"), word(&one.state)))
+        .collect();
+    format!("{} sessions{}", sessions.len(), others.concat())
+}
+
 fn train(trip: &TripState) -> String {
-    let whose = trip.gateway.as_deref().map_or("train".to_owned(), |name| format!("train {name}"));
+    let whose = trip.gateway.as_deref().unwrap_or("train");
     let Some(metres) = trip.metres else { return format!("{whose}: no position") };
     let speed = trip.metres_per_second.unwrap_or(0.0) * 3.6;
     let error = trip.error_metres.unwrap_or(0.0);
     let track = trip.route.as_deref().unwrap_or("?");
-    let way = trip.direction.as_deref().unwrap_or("?");
+    let way = match trip.direction.as_deref() {
+        Some("down") => "lower",
+        _ => "higher",
+    };
     let place = metres / 1_000.0;
-    format!("{whose} at km {place:.2} \u{b1} {error:.0} m, {speed:.0} km/h {way}, track {track}")
+    format!(
+        "{whose} at km {place:.2} \u{b1} {error:.0} m, {speed:.0} km/h to {way} km, track {track}"
+    )
 }
 
 fn carriers_table(state: &State, answers: &Answers, area: Rect) -> Table<'static> {
     let has_linkdb = answers.linkdb.is_some();
-    let history = usize::from(area.width).saturating_sub(WIDTH_MIN).min(HISTORY_MAX);
+    let rest =
+        usize::from(area.width).saturating_sub(if has_linkdb { WIDTH_LINKDB } else { WIDTH });
+    let name = answers.paths.iter().map(|path| path.name.chars().count()).max();
+    let name = name.unwrap_or(0).clamp(7, rest.max(7));
+    let history = (rest - name.min(rest)).min(HISTORY_MAX);
+    let history = if history < HISTORY_MIN { 0 } else { history };
     let mut heads = vec!["CARRIER", "STATE", "MODE", "DOWN", "UP", "RTT", "LOSS"];
     heads.extend(has_linkdb.then_some("FAILS IN"));
     heads.extend((history > 0).then_some("DOWNLINK"));
-    let name = answers.paths.iter().map(|path| path.name.chars().count()).max();
-    let name = name.unwrap_or(0).clamp(7, if area.width < 100 { 11 } else { 30 }) as u16;
-    let mut widths = vec![name, 12, 4, 11, 11, 7, 6];
+    let mut widths = vec![name as u16, 12, 4, 11, 11, 7, 6];
     widths.extend(has_linkdb.then_some(10));
     widths.extend((history > 0).then_some(history as u16));
-    let rows = answers.paths.iter().map(|path| {
+    let (paths, hidden) = shown_paths(answers, area);
+    let rows = paths.into_iter().map(|path| {
         let (down, up) = shown_rates(state.path_rates(answers, path));
         let link = path.link.as_ref().filter(|_| path.state == PathPhase::Up);
         let mut cells = vec![
@@ -114,7 +138,7 @@ fn carriers_table(state: &State, answers: &Answers, area: Rect) -> Table<'static
             number(down),
             number(up),
             number(link.map_or("-".into(), |link| format!("{} ms", link.srtt_us.div_ceil(1_000)))),
-            number(state.loss(path).map_or("-".into(), |loss| format!("{:.1} %", loss * 100.0))),
+            number(state.loss(path).map_or("-".into(), percent)),
         ];
         if has_linkdb {
             let (text, style) = forecast(state.forecast(path));
@@ -125,9 +149,29 @@ fn carriers_table(state: &State, answers: &Answers, area: Rect) -> Table<'static
         }
         Row::new(cells)
     });
-    Table::new(rows, widths.into_iter().map(Constraint::Length))
+    let more = (hidden > 0).then(|| Row::new([format!("+{hidden} more")]).style(DIM));
+    Table::new(rows.chain(more), widths.into_iter().map(Constraint::Length))
         .header(header(&heads))
         .column_spacing(1)
+}
+
+/// The paths that fit into the table, and the number of others. If not all fit, stalled and down
+/// paths come first.
+fn shown_paths(answers: &Answers, area: Rect) -> (Vec<&PathState>, usize) {
+    let mut paths: Vec<_> = answers.paths.iter().collect();
+    let room = usize::from(area.height).saturating_sub(1);
+    if paths.len() <= room {
+        return (paths, 0);
+    }
+    paths.sort_by_key(|path| path.state == PathPhase::Up);
+    let hidden = paths.split_off(room.saturating_sub(1).min(paths.len()));
+    (paths, hidden.len())
+}
+
+/// A share with three digits at most.
+fn percent(share: f64) -> String {
+    let percent = share * 100.0;
+    if percent < 99.95 { format!("{percent:.1} %") } else { format!("{percent:.0} %") }
 }
 
 /// The names of columns, over numbers at their right end.
@@ -193,13 +237,11 @@ fn list_table(state: &State, area: Rect) -> (Table<'static>, usize) {
             &["FLOW", "DESTINATION", "DOWN", "UP", "BYTES", "AGE", "CARRIERS"],
             &[11, 15, 11, 11, 7, 6, 11],
         ),
-        _ => (
-            &["USER", "ADDRESS", "DOWN", "UP", "BYTES", "FLOWS", "REFUSED"],
-            &[16, 15, 11, 11, 7, 5, 7],
-        ),
+        _ if state.is_cloud() => (&USERS_OF_CLOUD, &[16, 15, 11, 11, 7, 5, 7]),
+        _ => (&USERS, &[16, 15, 11, 11, 7, 5, 7]),
     };
-    let widths = widths.iter().enumerate().map(|(at, width)| match at {
-        1 => Constraint::Min(*width),
+    let widths = widths.iter().zip(heads).map(|(width, head)| match *head {
+        "ADDRESS" | "GATEWAY" | "DESTINATION" | "CARRIERS" => Constraint::Min(*width),
         _ => Constraint::Length(*width),
     });
     let rows = state.rows();
@@ -207,9 +249,12 @@ fn list_table(state: &State, area: Rect) -> (Table<'static>, usize) {
     let scroll = state.scroll.min(rows.len().saturating_sub(shown));
     let rows = rows.into_iter().skip(scroll).take(shown).map(|row| {
         let (down, up) = shown_rates(row.rates);
-        let numbers = [number(down), number(up), number(rows::short_bytes(row.bytes))];
-        let head = row.head.into_iter().map(Cell::from);
-        Row::new(head.chain(numbers).chain(row.tail.into_iter().map(Cell::from)))
+        let numbers = [down, up, rows::short_bytes(row.bytes)];
+        let cells = row.head.into_iter().chain(numbers).chain(row.tail);
+        Row::new(cells.zip(heads).map(|(text, head)| match NUMBERS.contains(head) {
+            true => number(text),
+            false => Cell::from(text),
+        }))
     });
     (Table::new(rows, widths).header(header(heads)).column_spacing(1), scroll)
 }
@@ -223,11 +268,14 @@ fn events(state: &State, answers: &Answers, area: Rect) -> (Paragraph<'static>, 
     (Paragraph::new(lines), scroll)
 }
 
-/// The time of day, the event, and its fields.
+/// The time of day, the event, its path and reason, and its other fields.
 fn event_line(event: &Value) -> String {
+    const FIRST: [&str; 7] = ["path", "peer", "mode", "to", "change", "reason", "message"];
     let text = |key: &str| event[key].as_str().unwrap_or("-");
     let time = text("at").get(11..19).unwrap_or("-");
-    format!("{time}  {:<14}{}", text("event"), fields(event, &["at", "event", "seq"]))
+    let first: Vec<&str> = FIRST.iter().filter_map(|key| event[*key].as_str()).collect();
+    let rest = fields(event, &[&["at", "event", "seq"], &FIRST[..]].concat());
+    format!("{time}  {:<14} {}{rest}", text("event"), first.join(": "))
 }
 
 fn bottom_line(state: &State) -> Line<'static> {
@@ -235,6 +283,7 @@ fn bottom_line(state: &State) -> Line<'static> {
         return Line::styled(error.clone(), Style::new().fg(Color::Red));
     }
     let sort = state.sort().map_or(String::new(), |sort| format!("  s sort by {}", sort.title()));
+    let sort = if state.tab() == Tab::Events { "  times are UTC".to_owned() } else { sort };
     Line::styled(format!("q quit  tab next list  \u{2191}\u{2193} scroll{sort}"), DIM)
 }
 
@@ -242,13 +291,21 @@ const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const DIM: Style = Style::new().add_modifier(Modifier::DIM);
 const HEAD: Style = Style::new().add_modifier(Modifier::REVERSED);
 /// Columns of numbers.
-const NUMBERS: [&str; 5] = ["DOWN", "UP", "RTT", "LOSS", "BYTES"];
+const NUMBERS: [&str; 8] = ["DOWN", "UP", "RTT", "LOSS", "BYTES", "AGE", "FLOWS", "REFUSED"];
+const USERS: [&str; 7] = ["USER", "ADDRESS", "DOWN", "UP", "BYTES", "FLOWS", "REFUSED"];
+const USERS_OF_CLOUD: [&str; 7] = ["USER", "GATEWAY", "DOWN", "UP", "BYTES", "FLOWS", "REFUSED"];
 const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// Columns of the table of carriers without its history.
-const WIDTH_MIN: usize = 100;
+/// Columns of the table of carriers without names and history.
+const WIDTH: usize = 58;
+/// The same with forecasts.
+const WIDTH_LINKDB: usize = WIDTH + 11;
+/// Columns of the history; with fewer there is none.
+const HISTORY_MIN: usize = 10;
 /// Columns of the history.
 const HISTORY_MAX: usize = 60;
 /// A failure within this time is near, in seconds.
 const NEAR_S: f64 = 5.0;
+/// Sessions whose state is named if it is not up.
+const SESSIONS_MAX: usize = 2;
 /// Trains that are shown.
 const TRIPS_MAX: usize = 3;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use polyrail_admin::{FlowState, PathState, UserState};
 
-use super::super::shown::scaled;
+use super::super::shown::{of_gateway, scaled};
 use super::answers::Answers;
 
 /// Rates in bit/s, as this daemon sends and receives.
@@ -93,7 +93,10 @@ pub(super) fn flows(answers: &Answers, rates: &HashMap<String, Rates>) -> Vec<Ro
         Row {
             head: vec![flow.id.to_string(), destination],
             rates: rates.map(|rates| rates.down_and_up(answers.status.role)),
-            tail: vec![short_age(flow.age_s), flow.carriers.join(",")],
+            tail: vec![
+                short_age(flow.age_s),
+                of_gateway(&flow.carriers.join(","), flow.gateway.as_deref()),
+            ],
             bytes,
             flows: 1,
             age_s: flow.age_s,

@@ -46,6 +46,10 @@ impl State {
         }
     }
 
+    pub(super) fn is_cloud(&self) -> bool {
+        self.latest.as_ref().is_some_and(|latest| latest.status.role == NodeRole::Cloud)
+    }
+
     pub(super) fn tab(&self) -> Tab {
         self.tab
     }

@@ -1,5 +1,6 @@
 //! The display of recorded answers: two polls of a gateway with LinkDB, and two of a cloud without.
 
+use polyrail_admin::{DrainState, PathPhase, SessionPhase};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::Value;
 
@@ -34,6 +35,31 @@ fn polls(recorded: &str) -> Vec<Answers> {
 fn after(recorded: &str, tab: Tab) -> State {
     let mut state = State::new(tab);
     polls(recorded).into_iter().for_each(|answers| state.take(answers));
+    state
+}
+
+/// The recorded cloud with three gateways, one of which has lost its paths, and a drain.
+fn fleet() -> State {
+    let mut state = State::new(Tab::Users);
+    for mut answers in polls(CLOUD) {
+        let (paths, session) = (answers.paths.clone(), answers.status.snapshot.sessions[0].clone());
+        for (at, name) in ["train-12", "train-31"].into_iter().enumerate() {
+            let mut session = session.clone();
+            session.peer = Some(name.to_owned());
+            for mut path in paths.iter().rev().cycle().take(4).cloned() {
+                path.name = format!("{name}:{}-{}", path.carrier, answers.paths.len());
+                if name == "train-31" {
+                    session.state = SessionPhase::Lingering;
+                    (path.state, path.mode, path.link) = (PathPhase::Down, None, None);
+                }
+                answers.paths.push(path);
+            }
+            answers.status.snapshot.sessions.push(session);
+            answers.users[at].gateway = Some(name.to_owned());
+        }
+        answers.status.snapshot.drain = Some(DrainState { flows: 126, ends_in_s: 272.0 });
+        state.take(answers);
+    }
     state
 }
 
@@ -74,6 +100,23 @@ fn cloud_without_linkdb_has_no_forecasts_and_a_wide_display_has_curves() {
     assert!(!drawn(&after(CLOUD, Tab::Users), 80, 24).contains("FAILS IN"));
     let expected = include_str!("recorded/cloud-users.txt");
     assert_frames(&[(CLOUD, Tab::Users, (140, 24), expected)]);
+}
+
+#[test]
+fn cloud_with_many_carriers_shows_a_drain_and_the_troubled_ones_first() {
+    let frame = drawn(&fleet(), 80, 24);
+    assert_eq!(frame, include_str!("recorded/fleet-users.txt"), "{frame}");
+}
+
+#[test]
+fn share_of_all_packets_fits_its_column() {
+    let mut state = State::new(Tab::Users);
+    let [first, mut second] = <[Answers; 2]>::try_from(polls(GATEWAY)).unwrap();
+    let before = first.paths[0].link.as_ref().unwrap();
+    let now = second.paths[0].link.as_mut().unwrap();
+    now.lost_packets = before.lost_packets + now.sent_packets - before.sent_packets;
+    [first, second].into_iter().for_each(|answers| state.take(answers));
+    assert!(drawn(&state, 80, 24).contains(" 100 % "));
 }
 
 #[test]
