@@ -23,8 +23,9 @@ use super::inbox::Inbox;
 use super::meter::{Meter, SizeWatch};
 use super::outbox::Outbox;
 use super::pacer::Pacer;
-use super::socket::{Arrival, Udp};
-use super::{PATHS_MAX, context, reason};
+use super::paths::Left;
+use super::socket::{Arrival, Departure, Udp};
+use super::{PATHS_MAX, context, paths, reason};
 use crate::events::Events;
 use crate::phase::{TunnelLife, TunnelPhase};
 use crate::{CONTROL_EXCESS, CloseReason, FRAMES_MAX, SocketOptions, TunnelDrops};
@@ -53,6 +54,10 @@ pub(super) struct Engine {
     early_sent: usize,
     /// Packets declared lost so far.
     lost: usize,
+    /// Paths whose packets are to be recalled; see [`recall`](Self::recall).
+    pub(super) recalls: Vec<Left>,
+    /// Whether the validation of an address has failed.
+    has_failed_path: bool,
 }
 
 impl Engine {
@@ -84,6 +89,8 @@ impl Engine {
             farewell: false,
             early_sent: 0,
             lost: 0,
+            recalls: Vec::new(),
+            has_failed_path: false,
         }
     }
 
@@ -93,6 +100,11 @@ impl Engine {
         for datagram in datagrams.chunks_mut(arrival.stride) {
             if self.ids.waits && !self.ids.are_valid_for(datagram, &self.connection) {
                 continue;
+            }
+            // When an address speaks whose validation has failed, no path is active until its next
+            // challenge is sent, and another datagram would end the connection.
+            if self.has_failed_path && paths::active(&self.connection).is_none() {
+                return;
             }
             if let Err(error) = self.connection.recv(datagram, info) {
                 tracing::trace!(peer = %self.peer, %error, "datagram refused");
@@ -138,14 +150,15 @@ impl Engine {
     }
 
     /// Follows changes of the peer's address and of the path MTU.
-    fn follow_paths(&mut self) {
+    pub(super) fn follow_paths(&mut self) {
         let mut crowded = false;
         while let Some(event) = self.connection.path_event_next() {
             match event {
                 PathEvent::PmtuUpdated { pmtu, .. } => self.size_watch.mtu = pmtu,
-                PathEvent::PeerMigrated(_, peer) => {
+                PathEvent::PeerMigrated(local, peer) => {
                     tracing::debug!(from = %self.peer, to = %peer, "the peer's address changed");
-                    self.peer = peer;
+                    let left = std::mem::replace(&mut self.peer, peer);
+                    self.recalls.push((local, left));
                     if let Some(pacer) = &mut self.meter.pacer {
                         pacer.on_path_change();
                     }
@@ -155,6 +168,7 @@ impl Engine {
                 event => {
                     tracing::trace!(peer = %self.peer, ?event, "path");
                     crowded |= matches!(event, PathEvent::New(..));
+                    self.has_failed_path |= matches!(event, PathEvent::FailedValidation(..));
                 }
             }
         }
@@ -176,6 +190,9 @@ impl Engine {
         if let Err(Stop::Socket(error)) = self.pump_once(udp, now, false) {
             self.on_socket_error(&error);
         }
+        for left in std::mem::take(&mut self.recalls) {
+            self.recall(udp, left);
+        }
         if let Some(fault) = self.admission.verdict.take() {
             self.fail(CloseReason::PeerCertificate(fault));
         }
@@ -184,6 +201,25 @@ impl Engine {
         self.progress(now);
         if std::mem::take(&mut self.farewell) {
             let _ = self.pump_once(udp, now, true);
+        }
+    }
+
+    /// Sends a ping that counts as sent to an address that the peer has left, but to the present
+    /// one. When it is acknowledged, `quiche` takes the packets before it for lost and sends their
+    /// contents again; by itself it repeats only the two oldest.
+    fn recall(&mut self, udp: &Udp, (local, left): Left) {
+        let Some(active) = paths::active(&self.connection) else { return };
+        if active.peer_addr == left
+            || self.connection.send_ack_eliciting_on_path(local, left).is_err()
+        {
+            return;
+        }
+        let mut packet = [0; quiche::MIN_CLIENT_INITIAL_LEN];
+        let made = self.connection.send_on_path(&mut packet, Some(local), Some(left));
+        if let Ok((length, info)) = made {
+            let (from, to, bytes) = (info.from, active.peer_addr, &packet[..length]);
+            // If it does not leave, the timer of the left path asks again.
+            let _ = udp.send(&Departure { from, to, segment: length, bytes });
         }
     }
 

@@ -34,15 +34,16 @@ impl Engine {
             self.rearm_keepalive(now);
         }
         if self.connection.timeout_instant().is_some_and(|at| now >= at) {
-            let before = paths::timeouts_of_left(&self.connection);
+            let before = paths::left(&self.connection);
             let timed_out = self.meter.on_timeout(&mut self.connection);
             if timed_out {
                 self.egress.on_probe_timeout();
             }
-            if paths::timeouts_of_left(&self.connection) > before {
-                tracing::debug!(peer = %self.peer, "packets to its old address were lost: closing");
-                self.say_goodbye();
+            for (left, timeouts) in paths::left(&self.connection) {
+                let fired = before.iter().any(|(path, count)| *path == left && *count < timeouts);
+                self.recalls.extend(fired.then_some(left));
             }
+            self.follow_paths();
             self.hurry_after_loss();
             self.check_size(now);
         }

@@ -1,5 +1,7 @@
 //! The paths of a connection: the addresses that it has used.
 
+use std::net::SocketAddr;
+
 use quiche::{Connection, PathStats};
 
 /// The path that data takes now.
@@ -7,11 +9,11 @@ pub(super) fn active(connection: &Connection) -> Option<PathStats> {
     connection.path_stats().find(|path| path.active)
 }
 
-/// Timeouts of the addresses that the peer has left. `quiche` sends at most the two oldest packets
-/// again that were on their way there, and never the others.
-pub(super) fn timeouts_of_left(connection: &Connection) -> usize {
-    let left = connection.path_stats();
-    // Where nothing was ever acknowledged, only challenges were sent.
-    let left = left.filter(|path| !path.active && path.min_rtt.is_some());
-    left.map(|path| path.total_pto_count).sum()
+/// The paths that are not active, and how often their timers have fired.
+pub(super) fn left(connection: &Connection) -> Vec<(Left, usize)> {
+    let left = connection.path_stats().filter(|path| !path.active);
+    left.map(|path| ((path.local_addr, path.peer_addr), path.total_pto_count)).collect()
 }
+
+/// Our address and the peer's of a path that the peer has left.
+pub(super) type Left = (SocketAddr, SocketAddr);

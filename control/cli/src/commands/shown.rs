@@ -243,8 +243,8 @@ pub(super) fn users(users: &[UserState], out: &mut dyn Write) -> io::Result<()> 
     table(&rows, out)
 }
 
-/// A user or carrier of a gateway, as a cloud knows it.
-pub(super) fn of_gateway(user: &str, gateway: Option<&str>) -> String {
+/// A user of a gateway, as a cloud knows it.
+fn of_gateway(user: &str, gateway: Option<&str>) -> String {
     gateway.map_or(user.to_owned(), |gateway| format!("{gateway}:{user}"))
 }
 

@@ -162,9 +162,9 @@ fn page_of_a_cloud_shows_its_gateways_on_phones_and_desktops_in_light_and_dark()
         // Each gateway, its carriers, and their colours, which are those on the line.
         let groups = browser.value(page, GROUPS);
         let expected = json!([
+            ["train-31: no path, session began 1 min 35 s ago, 3 open flows", "lte-a Down"],
             ["train-7: up for 3 h 5 min, 42 open flows", "5g Up", "lte-a Up", "lte-b Stalled"],
             ["train-12: up for 7 min 0 s, 9 open flows", "lte-a Up", "lte-b Up"],
-            ["train-31: no path, session began 1 min 35 s ago, 3 open flows", "lte-a Down"],
         ]);
         assert_eq!(groups, expected);
         let fates = browser.value(page, FATES);
@@ -173,8 +173,16 @@ fn page_of_a_cloud_shows_its_gateways_on_phones_and_desktops_in_light_and_dark()
         assert_eq!((curves, marks), (5, 4), "a curve per connected carrier, trains, forecasts");
         let colours = browser.value(page, COLOURS);
         assert_eq!(colours, json!(["var(--c1)", "var(--c0)"]));
+        assert_eq!(browser.value(page, FLEET), json!([30, "g29", "and 10 other gateways"]));
     });
 }
+
+/// Shows forty gateways until the next poll.
+const FLEET: &str = "showCarriers({ paths: [], sessions: Array.from({ length: 40 }, (_, at) =>
+      ({ peer: 'g' + at, state: 'up', age_s: 1, flows: 0 })) }),
+    [document.querySelectorAll('.group').length,
+      [...document.querySelectorAll('.group .state')].at(-1).innerText,
+      byId('carriers').lastChild.innerText]";
 
 /// The headings of gateways on a cloud, each with its carriers and their states.
 const GROUPS: &str = "[...document.querySelectorAll('.group')].map((group) => [group.innerText,

@@ -71,7 +71,8 @@ fn head(state: &State, answers: &Answers) -> Vec<Line<'static>> {
         [one] => session(one),
         many => sessions_of(many),
     };
-    lines.push(Line::from(format!("{peers}; {flows} flows; down {down}, up {up}")));
+    let others = others(sessions);
+    lines.push(Line::from(format!("{peers}; {flows} flows; down {down}, up {up}{others}")));
     if let Some(DrainState { flows, ends_in_s }) = &status.snapshot.drain {
         let text =
             format!("draining: {flows} flows left, ends in {} at most", duration(*ends_in_s));
@@ -87,14 +88,25 @@ fn session(session: &SessionState) -> String {
     format!("session with {peer} {} for {}", word(&session.state), duration(session.age_s))
 }
 
-/// The number of sessions, and the names and states of sessions without a path.
+/// The number of sessions, and of sessions that are not up.
 fn sessions_of(sessions: &[SessionState]) -> String {
-    let others = sessions.iter().filter(|session| session.state != SessionPhase::Up);
-    let others: Vec<_> = others
-        .take(SESSIONS_MAX)
-        .map(|one| format!(", {} {}", one.peer.as_deref().unwrap_or("?"), word(&one.state)))
-        .collect();
-    format!("{} sessions{}", sessions.len(), others.concat())
+    match not_up(sessions).count() {
+        0 => format!("{} sessions", sessions.len()),
+        others => format!("{} sessions, {others} not up", sessions.len()),
+    }
+}
+
+/// The names of a cloud's sessions that are not up, at the end of a line that may be cut.
+fn others(sessions: &[SessionState]) -> String {
+    let names: Vec<&str> = match sessions {
+        [_, _, ..] => not_up(sessions).filter_map(|one| one.peer.as_deref()).collect(),
+        _ => Vec::new(),
+    };
+    if names.is_empty() { String::new() } else { format!("; not up: {}", names.join(", ")) }
+}
+
+fn not_up(sessions: &[SessionState]) -> impl Iterator<Item = &SessionState> {
+    sessions.iter().filter(|session| session.state != SessionPhase::Up)
 }
 
 fn train(trip: &TripState) -> String {
@@ -155,8 +167,8 @@ fn carriers_table(state: &State, answers: &Answers, area: Rect) -> Table<'static
         .column_spacing(1)
 }
 
-/// The paths that fit into the table, and the number of others. If not all fit, stalled and down
-/// paths come first.
+/// The paths that fit into the table, and the number of others. If not all fit, paths that are not
+/// up come first.
 fn shown_paths(answers: &Answers, area: Rect) -> (Vec<&PathState>, usize) {
     let mut paths: Vec<_> = answers.paths.iter().collect();
     let room = usize::from(area.height).saturating_sub(1);
@@ -273,7 +285,11 @@ fn event_line(event: &Value) -> String {
     const FIRST: [&str; 7] = ["path", "peer", "mode", "to", "change", "reason", "message"];
     let text = |key: &str| event[key].as_str().unwrap_or("-");
     let time = text("at").get(11..19).unwrap_or("-");
-    let first: Vec<&str> = FIRST.iter().filter_map(|key| event[*key].as_str()).collect();
+    let first = FIRST.iter().filter_map(|key| {
+        let text = event[*key].as_str()?;
+        Some(if *key == "to" { format!("to {text}") } else { text.to_owned() })
+    });
+    let first: Vec<String> = first.collect();
     let rest = fields(event, &[&["at", "event", "seq"], &FIRST[..]].concat());
     format!("{time}  {:<14} {}{rest}", text("event"), first.join(": "))
 }
@@ -305,7 +321,5 @@ const HISTORY_MIN: usize = 10;
 const HISTORY_MAX: usize = 60;
 /// A failure within this time is near, in seconds.
 const NEAR_S: f64 = 5.0;
-/// Sessions whose state is named if it is not up.
-const SESSIONS_MAX: usize = 2;
 /// Trains that are shown.
 const TRIPS_MAX: usize = 3;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use polyrail_admin::{FlowState, PathState, UserState};
 
-use super::super::shown::{of_gateway, scaled};
+use super::super::shown::scaled;
 use super::answers::Answers;
 
 /// Rates in bit/s, as this daemon sends and receives.
@@ -84,6 +84,12 @@ pub(super) fn users(answers: &Answers, rates: &HashMap<String, Rates>) -> Vec<Ro
     answers.users.iter().map(row).collect()
 }
 
+/// The carriers of a flow, and on a cloud its gateway, which may be cut.
+fn carriers(flow: &FlowState) -> String {
+    let gateway = flow.gateway.as_ref().map_or(String::new(), |gateway| format!(" of {gateway}"));
+    flow.carriers.join(",") + &gateway
+}
+
 /// The flows.
 pub(super) fn flows(answers: &Answers, rates: &HashMap<String, Rates>) -> Vec<Row> {
     let row = |flow: &FlowState| {
@@ -93,10 +99,7 @@ pub(super) fn flows(answers: &Answers, rates: &HashMap<String, Rates>) -> Vec<Ro
         Row {
             head: vec![flow.id.to_string(), destination],
             rates: rates.map(|rates| rates.down_and_up(answers.status.role)),
-            tail: vec![
-                short_age(flow.age_s),
-                of_gateway(&flow.carriers.join(","), flow.gateway.as_deref()),
-            ],
+            tail: vec![short_age(flow.age_s), carriers(flow)],
             bytes,
             flows: 1,
             age_s: flow.age_s,
