@@ -174,6 +174,7 @@ fn page_of_a_cloud_shows_its_gateways_on_phones_and_desktops_in_light_and_dark()
         let colours = browser.value(page, COLOURS);
         assert_eq!(colours, json!(["var(--c1)", "var(--c0)"]));
         assert_eq!(browser.value(page, FLEET), json!([30, "g29", "and 10 other gateways"]));
+        browser.wait(page, "document.querySelectorAll('.group').length === 3");
     });
 }
 
