@@ -197,11 +197,14 @@ fn config(builder: SslContextBuilder, idle: Duration) -> Result<Config, Identity
 /// By default a probe also fills a window of 2.25 such products until it finds loss: small messages
 /// wait in a queue of more than a round trip. 1.5 products still exceed the pacing gain.
 ///
+/// The lower bound of the window stays at ten packets: by default it is the initial window.
+///
 /// The other strategies for lowering the rate between probes (`bw_lo_reduction_strategy`) tolerate
 /// random loss better, but after the loss of a whole window the rate falls to almost zero.
 fn bbr() -> BbrParams {
     BbrParams {
         loss_threshold: Some(LOSS_THRESHOLD),
+        min_cwnd_packets: Some(WINDOW_LEAST),
         probe_bw_up_cwnd_gain: Some(PROBE_WINDOW_GAIN),
         ..BbrParams::default()
     }
@@ -231,8 +234,9 @@ pub(super) const RTT_UNKNOWN: Duration = Duration::from_millis(333);
 
 /// `quiche`'s name of its second version of bbr.
 const BBR: &str = "bbr2_gcongestion";
-/// RFC 9002 7.2.
-const WINDOW_INITIAL: usize = 10;
+/// That of Chromium's QUIC (`kInitialCongestionWindow`), paced. RFC 9002 7.2 recommends 10.
+const WINDOW_INITIAL: usize = 32;
+const WINDOW_LEAST: usize = 10;
 /// The window that does not bind: `quiche` counts it in packets, whose length the path MTU decides.
 /// It is a quarter of [`FLOW_WINDOW`] at most, because the peer renews its credit when half is
 /// used: the credit must not bind either, and the free window, not the credit, must be what the
@@ -260,3 +264,25 @@ const SIGNATURES: &[SslSignatureAlgorithm] = &[
     SslSignatureAlgorithm::RSA_PSS_RSAE_SHA384,
     SslSignatureAlgorithm::RSA_PSS_RSAE_SHA512,
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fresh_connection_has_the_initial_window_of_its_control() {
+        for (name, packets, unbound) in
+            [("bbr", WINDOW_INITIAL, false), ("rail", UNBOUND_PACKETS, true)]
+        {
+            let mut config = Config::new(quiche::PROTOCOL_VERSION).unwrap();
+            set_control(&mut config, control(name).unwrap()).unwrap();
+            let id = quiche::ConnectionId::from_ref(&[1; CLIENT_CID_LENGTH]);
+            let address = SocketAddr::from(([127, 0, 0, 1], 1));
+            let connection: Connection =
+                quiche::connect(None, &id, address, address, &mut config).unwrap();
+            let window = paths::active(&connection).unwrap().cwnd;
+            assert_eq!(window, packets * quiche::MIN_CLIENT_INITIAL_LEN, "{name}");
+            assert_eq!(is_unbound(&connection), unbound, "{name}");
+        }
+    }
+}
