@@ -308,8 +308,9 @@ fn per_second(bytes: u64, time: Duration) -> u64 {
 const PROBE: Duration = Duration::from_secs(10);
 /// Longer than a path's own variation.
 const PATIENCE_MIN: Duration = Duration::from_millis(100);
-/// The control stream's window, less its unread bytes, is larger.
-const ROOM_KNOWN: usize = 64 << 10;
+/// The control stream's window, less its unread bytes, is larger: peers of version 0.1 renew it
+/// when half of 256 KiB is used. Idle windows grow to twice the initial one, which is less.
+const ROOM_KNOWN: usize = 112 << 10;
 /// With a pacer, a part of the free window is larger than this, and less than the control stream's
 /// window. Peers of version 0.1 have a window of this size, which shows nothing.
 const ROOM_EARLIER: usize = 256 << 10;
