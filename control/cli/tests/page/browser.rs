@@ -79,16 +79,22 @@ impl Browser {
 
     /// The value of an expression.
     pub fn value(&mut self, page: &Page, expression: &str) -> Value {
+        self.evaluate(page, expression).unwrap_or_else(|error| panic!("{expression}: {error}"))
+    }
+
+    /// The value of an expression, or Chromium's error: a page that is just loaded has no context
+    /// for a moment.
+    fn evaluate(&mut self, page: &Page, expression: &str) -> Result<Value, Value> {
         let parameters = json!({ "expression": expression, "returnByValue": true });
-        let result = self.call(Some(page), "Runtime.evaluate", parameters);
+        let result = self.try_call(Some(page), "Runtime.evaluate", parameters)?;
         assert!(result.get("exceptionDetails").is_none(), "{expression}: {result}");
-        result["result"]["value"].clone()
+        Ok(result["result"]["value"].clone())
     }
 
     /// Waits until an expression is true.
     pub fn wait(&mut self, page: &Page, expression: &str) {
         let begin = Instant::now();
-        while self.value(page, expression) != true {
+        while self.evaluate(page, expression) != Ok(json!(true)) {
             if begin.elapsed() > TIMEOUT {
                 let text = self.value(page, "document.body && document.body.innerText");
                 panic!("{expression}: {text}");
@@ -107,6 +113,17 @@ impl Browser {
     }
 
     fn call(&mut self, page: Option<&Page>, method: &str, parameters: Value) -> Value {
+        let result = self.try_call(page, method, parameters);
+        result.unwrap_or_else(|error| panic!("{method}: {error}"))
+    }
+
+    /// Sends a request, and returns its result or Chromium's error.
+    fn try_call(
+        &mut self,
+        page: Option<&Page>,
+        method: &str,
+        parameters: Value,
+    ) -> Result<Value, Value> {
         self.number += 1;
         let number = self.number;
         let mut request = json!({ "id": number, "method": method, "params": parameters });
@@ -121,8 +138,10 @@ impl Browser {
             message.pop();
             let mut message: Value = serde_json::from_slice(&message).expect("chromium runs");
             if message["id"] == number {
-                assert!(message.get("error").is_none(), "{method}: {message}");
-                return message["result"].take();
+                return match message.get("error") {
+                    Some(error) => Err(error.clone()),
+                    None => Ok(message["result"].take()),
+                };
             }
             let is_complaint =
                 ["Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"];

@@ -222,6 +222,11 @@ impl World {
         self.ends[asleep].tunnel.on_ready(Instant::now(), true, true);
     }
 
+    /// The bytes in flight from an end.
+    pub fn in_flight(&mut self, end: usize) -> u64 {
+        self.ends[end].tunnel.sample(Instant::now()).unwrap().in_flight.0
+    }
+
     pub fn run_for(&mut self, time: Duration) {
         let end = Instant::now() + time;
         while Instant::now() < end {
@@ -297,11 +302,12 @@ impl World {
     pub fn told(&self) -> String {
         let ends = self.ends.iter().map(|end| {
             format!(
-                "[early {}, up {}, closed {:?}, {} units]",
+                "[early {}, up {}, closed {:?}, {} units, {:?}]",
                 end.early.is_some(),
                 end.up.is_some(),
                 end.closed,
-                end.units.len()
+                end.units.len(),
+                end.tunnel.datagram_drops()
             )
         });
         ends.collect()
