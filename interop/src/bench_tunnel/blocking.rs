@@ -1,5 +1,5 @@
-//! Head-of-line blocking between users: the latency of small messages next to a bulk download on
-//! one lossy carrier.
+//! Head-of-line blocking between users: the latency of small messages next to a bulk download, on
+//! one lossy carrier and on two without faults.
 //!
 //! The server sends a message of 200 bytes about every 100 ms to each of twenty users, each with an
 //! address and a connection. Server and passenger use the same clock. The rate of the download is
@@ -42,16 +42,8 @@ pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
     let seed = fresh_seed("blocking");
     let plans = MODES.map(plan);
     let prepare = |world: &mut World, number: usize| {
-        for user in 0..USERS {
-            world.lab.passenger.ip(&format!("addr add {}/24 dev wlan0", address(user)))?;
-        }
-        services::serve(&world.lab.server, SERVER.at(Family::V4, PORT), |stream, peer| {
-            // Fails when the client disconnects.
-            let _ = talk(stream, u64::from(peer.port()));
-        })?;
-        Source::start(world)?;
-        let bulk = Bulk::start(world)?;
-        bulk.wait_for(2_000_000, PATIENCE)?;
+        start_users(world)?;
+        let bulk = start_bulk(world)?;
         if MODES[number] == "tls" {
             congestion::must_run(world, CONGESTION)?;
         }
@@ -95,6 +87,62 @@ pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
     }
     report.result("message_p95_ratio", median(&ratios), "x", Goal::AtMost(0.5), &ratios);
     Ok(())
+}
+
+/// Two carriers without faults, and each mode over the same messages without a download.
+pub(super) fn static_links(report: &mut Report, effort: Effort) -> Result<()> {
+    let (rounds, time) = effort.pick((6, Duration::from_secs(12)), (1, Duration::from_secs(3)));
+    let plans = MODES.map(|mode| {
+        let plan = super::plan(mode).carrier("alpha", Link::new(20.0, 40));
+        plan.carrier("beta", Link::new(10.0, 60)).gateway("users.key", "address")
+    });
+    let prepare = move |world: &mut World, _: usize| {
+        start_users(world)?;
+        let idle = at_quantile(&deliveries(world, time)?, 0.95);
+        Ok((idle, start_bulk(world)?))
+    };
+    let measure = move |world: &mut World, (idle, _): &mut (f64, Bulk), _: usize| {
+        Ok((*idle, at_quantile(&deliveries(world, time)?, 0.95)))
+    };
+    let worlds = Worlds::start(&plans, prepare, measure)?;
+    let mut beside = [const { Vec::new() }; 2];
+    let mut idle = [0.0; 2];
+    for round in 0..rounds {
+        for (place, (alone, p95)) in worlds.together(round)?.into_iter().enumerate() {
+            idle[place] = alone;
+            beside[place].push(p95);
+        }
+    }
+    for (place, mode) in MODES.iter().enumerate() {
+        let result = |report: &mut Report, part, value, unit, goal, samples: &[f64]| {
+            report.result(&format!("static_message_{part}_{mode}"), value, unit, goal, samples);
+        };
+        let (alone, p95) = (idle[place], median(&beside[place]));
+        result(report, "p95_idle", alone, "ms", Goal::None, &[]);
+        result(report, "p95", p95, "ms", Goal::None, &beside[place]);
+        let most = 1.5 * alone + 30.0;
+        result(report, "of_limit", p95 / most, "x", Goal::AtMost(1.0), &[]);
+    }
+    Ok(())
+}
+
+/// The users' addresses, and the server's messages.
+fn start_users(world: &mut World) -> Result<()> {
+    for user in 0..USERS {
+        world.lab.passenger.ip(&format!("addr add {}/24 dev wlan0", address(user)))?;
+    }
+    services::serve(&world.lab.server, SERVER.at(Family::V4, PORT), |stream, peer| {
+        // Fails when the client disconnects.
+        let _ = talk(stream, u64::from(peer.port()));
+    })
+}
+
+/// A download that fills the carriers.
+fn start_bulk(world: &mut World) -> Result<Bulk> {
+    Source::start(world)?;
+    let bulk = Bulk::start(world)?;
+    bulk.wait_for(2_000_000, PATIENCE)?;
+    Ok(bulk)
 }
 
 fn plan(mode: &str) -> Plan {

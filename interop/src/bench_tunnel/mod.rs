@@ -31,6 +31,7 @@ pub const SUITE: Suite = Suite {
         ("clean", goodput::clean),
         ("lossy", goodput::lossy),
         ("blocking", blocking::run),
+        ("beside", blocking::static_links),
         ("policed", policed::run),
         ("resent", resent::run),
         ("blackout", blackout::run),

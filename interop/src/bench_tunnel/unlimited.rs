@@ -47,6 +47,15 @@ pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
             report.result(&name, median(&values), unit, Goal::None, &values);
         }
     }
+    let of =
+        |name| VARIANTS.iter().zip(&outcomes).filter(move |it| it.0.0 == name).flat_map(|it| it.1);
+    let over = |figure: fn(&Throughput) -> f64| -> Vec<f64> {
+        of("quic").zip(of("tls")).map(|(quic, tls)| figure(quic) / figure(tls)).collect()
+    };
+    let rate = over(|one| one.mbit_s);
+    report.result("unlimited_ratio", median(&rate), "x", Goal::AtLeast(0.75), &rate);
+    let cpu = over(|one| one.gateway_s_per_gb + one.cloud_s_per_gb);
+    report.result("unlimited_cpu_ratio", median(&cpu), "x", Goal::AtMost(1.5), &cpu);
     Ok(())
 }
 

@@ -18,7 +18,16 @@ impl Summary {
         sink.result("starved", Some(self.starved.len() as f64), "runs");
         sink.result("half_width", self.half_width(), "x");
         if let Some(paired) = self.with_linkdb() {
-            self.ratios_of(&mut sink, "linkdb_over_without", &paired);
+            let goals = |part, size| match (part, size) {
+                (Part::Low, None) => Goal::AtLeast(LINKDB_LEAST),
+                _ => Goal::None,
+            };
+            sink.has_goals = true;
+            self.ratios_of(&mut sink, "linkdb_over_without", &paired, &goals);
+        }
+        for (with, without) in self.linkdb_pairs() {
+            sink.prefix = format!("{prefix}_{}", key(&with.name));
+            self.over_without(&mut sink, with, without);
         }
         let first = self.contenders.first();
         for (name, paired) in self.foreseen.iter().filter(|_| self.has_call()) {
@@ -30,7 +39,7 @@ impl Summary {
         }
         for (place, one) in self.contenders.iter().enumerate() {
             sink.prefix = format!("{prefix}_{}", key(&one.name));
-            sink.has_goals = matches!(one.name.parse(), Ok(Contender::Polyrail { .. }));
+            sink.has_goals = mode(&one.name).is_some();
             self.of_transfers(&mut sink, one);
             if self.workload.has_messages() {
                 self.of_messages(&mut sink, one);
@@ -47,32 +56,77 @@ impl Summary {
             if let Some(first) = first.filter(|_| place > 0) {
                 self.over_first(&mut sink, one, first);
             }
-            sink.result("price_down", finite(one.price[0]), "x");
-            sink.result("price_up", finite(one.price[1]), "x");
-            for (bin, shares) in one.bins.shares().iter().enumerate() {
-                let edge = EDGES.get(bin).map_or("more".to_owned(), |edge| format!("{edge:.2}"));
-                let name = format!("{}_share_used_{}", sink.prefix, edge.replace('.', "_"));
-                if let Some(value) = finite(mean(shares)) {
-                    sink.report.result(&name, value, "x", Goal::None, shares);
-                }
+            self.of_carriers(&mut sink, one);
+        }
+    }
+
+    /// The price, the use of the carriers, and the variation of repeats.
+    fn of_carriers(&self, sink: &mut Sink, one: &ContenderFigures) {
+        let goals = mode(&one.name).as_deref() == Some("quic");
+        let goal = |goal: Goal| if goals { goal } else { Goal::None };
+        sink.goal("price_down", finite(one.price[0]), goal(Goal::AtMost(PRICE[0])));
+        sink.goal("price_up", finite(one.price[1]), goal(Goal::AtMost(PRICE[1])));
+        for (bin, shares) in one.bins.shares().iter().enumerate() {
+            let edge = EDGES.get(bin).map_or("more".to_owned(), |edge| format!("{edge:.2}"));
+            let name = format!("{}_share_used_{}", sink.prefix, edge.replace('.', "_"));
+            let least = SHARE_USED.iter().find(|(of, _)| EDGES.get(bin) == Some(of));
+            if let Some(value) = finite(mean(shares)) {
+                let goal = goal(least.map_or(Goal::None, |(_, least)| Goal::AtLeast(*least)));
+                sink.report.result(&name, value, "x", goal, shares);
             }
-            sink.result("variation", one.variation.last().copied().flatten(), "x");
+        }
+        let variation = one.variation.last().copied().flatten();
+        sink.goal("variation", variation, goal(Goal::AtMost(VARIATION)));
+    }
+
+    /// A contender with LinkDB over the same one without.
+    fn over_without(&self, sink: &mut Sink, with: &ContenderFigures, without: &ContenderFigures) {
+        let goals = |part, size: Option<usize>| match (part, size) {
+            (Part::High, Some(_)) => Goal::AtLeast(1.0),
+            _ => Goal::None,
+        };
+        sink.has_goals = true;
+        let goodput = self.paired(&with.goodput, &without.goodput);
+        self.ratios_of(sink, "over_without", &goodput, &goals);
+        for (place, size) in self.sizes.iter().enumerate().filter(|_| !self.is_endless()) {
+            let times = |one: &ContenderFigures| -> Vec<f64> {
+                one.transfers[place].iter().map(|it| it.time).collect()
+            };
+            let ratio = quantile(&times(with), 0.95) / quantile(&times(without), 0.95);
+            let name = format!("time_p95_over_without_{}", key(&size_name(*size)));
+            sink.goal(&name, finite(ratio), Goal::AtMost(LINKDB_TAIL));
+        }
+        for (name, place, most) in LINKDB_MESSAGES {
+            let ratio = quantile(&with.round_trips, place) / quantile(&without.round_trips, place);
+            sink.goal(name, finite(ratio), Goal::AtMost(most));
         }
     }
 
     fn of_transfers(&self, sink: &mut Sink, one: &ContenderFigures) {
-        self.ratios_of(sink, "of_split", &self.paired(&one.goodput, &self.split.goodput));
-        self.ratios_of(sink, "of_fluid", &self.paired(&one.goodput, &self.fluid.goodput));
+        let is_quic = mode(&one.name).as_deref() == Some("quic");
+        let least = |goals: &[(Option<u64>, f64)], part, size: Option<usize>| {
+            let size = size.map(|place| self.sizes[place]);
+            let goal = goals.iter().find(|(of, _)| part == Part::Value && *of == size && is_quic);
+            goal.map_or(Goal::None, |(_, least)| Goal::AtLeast(*least))
+        };
+        let of_split: &[_] = if self.workload == Workload::Downloads { &OF_SPLIT } else { &[] };
+        let of_fluid: &[_] = if self.workload == Workload::Bulk { &OF_FLUID } else { &[] };
+        let split = |part, size| least(of_split, part, size);
+        let fluid = |part, size| least(of_fluid, part, size);
+        self.ratios_of(sink, "of_split", &self.paired(&one.goodput, &self.split.goodput), &split);
+        self.ratios_of(sink, "of_fluid", &self.paired(&one.goodput, &self.fluid.goodput), &fluid);
         if !self.is_endless() {
-            self.ratios_of(sink, "time_of_split", &self.paired(&one.time, &self.split.time));
-            self.ratios_of(sink, "time_of_fluid", &self.paired(&one.time, &self.fluid.time));
+            for (name, bound) in [("time_of_split", &self.split), ("time_of_fluid", &self.fluid)] {
+                self.ratios_of(sink, name, &self.paired(&one.time, &bound.time), &no_goals);
+            }
         }
         for (place, size) in self.sizes.iter().enumerate().filter(|_| !self.is_endless()) {
             let size = key(&size_name(*size));
             let times: Vec<f64> = one.transfers[place].iter().map(|it| it.time).collect();
             sink.result(&format!("time_mean_{size}"), finite(mean(&times)), "s");
             sink.result(&format!("time_p95_{size}"), finite(quantile(&times, 0.95)), "s");
-            sink.result(&format!("time_p95_of_split_{size}"), self.tail(one, place), "x");
+            let most = if is_quic { Goal::AtMost(TAIL) } else { Goal::None };
+            sink.goal(&format!("time_p95_of_split_{size}"), self.tail(one, place), most);
             sink.result(&format!("time_worst_{size}"), finite(quantile(&times, 1.0)), "s");
             let unfinished = one.unfinished(place) as f64;
             sink.result(&format!("unfinished_{size}"), Some(unfinished), "transfers");
@@ -85,6 +139,7 @@ impl Summary {
         sink.result("round_trip_mean", milliseconds(mean(list)), "ms");
         sink.result("round_trip_p50", milliseconds(quantile(list, 0.5)), "ms");
         sink.result("round_trip_p99", milliseconds(quantile(list, 0.99)), "ms");
+        sink.result("round_trip_p99_9", milliseconds(quantile(list, 0.999)), "ms");
         sink.result("round_trip_worst", milliseconds(quantile(list, 1.0)), "ms");
         sink.result("unanswered", Some(one.unanswered as f64), "messages");
         let bound = self.paired_messages(&one.round_trip, &self.message_bound).ratio(None);
@@ -120,26 +175,63 @@ impl Summary {
     fn over_first(&self, sink: &mut Sink, one: &ContenderFigures, first: &ContenderFigures) {
         let over = format!("over_{}", key(&first.name));
         let goodput = self.paired(&one.goodput, &first.goodput);
-        self.ratios_of(sink, &format!("{over}_goodput"), &goodput);
+        let is_quic_over_tls = (one.name.as_str(), first.name.as_str()) == ("quic", "tls");
+        let has_sizes = self.sizes.len() > 1;
+        let goals = |part, size: Option<usize>| match part {
+            _ if !is_quic_over_tls => Goal::None,
+            Part::Value if size.is_none() => Goal::AtLeast(1.0),
+            Part::Low if size.is_some() == has_sizes => Goal::AtLeast(OVER_TLS_LOW),
+            _ => Goal::None,
+        };
+        self.ratios_of(sink, &format!("{over}_goodput"), &goodput, &goals);
         if !self.is_endless() {
             let time = self.paired(&one.time, &first.time);
-            self.ratios_of(sink, &format!("{over}_time"), &time);
+            self.ratios_of(sink, &format!("{over}_time"), &time, &no_goals);
         }
         let messages = self.paired_messages(&one.round_trip, &first.round_trip).ratio(None);
         sink.result(&format!("{over}_round_trip"), messages.map(|ratio| ratio.value), "x");
     }
 
-    /// The ratio over all sizes, and if there are several, that of each size.
-    fn ratios_of(&self, sink: &mut Sink, name: &str, paired: &Paired) {
-        let value = |size| paired.ratio(size).map(|ratio| ratio.value);
-        let all = paired.ratio(None);
-        sink.result(name, all.map(|ratio| ratio.value), "x");
-        let between = all.filter(|ratio| ratio.trips >= 2).map(|ratio| ratio.between);
-        sink.result(&format!("{name}_low"), between.map(|between| between[0]), "x");
-        sink.result(&format!("{name}_high"), between.map(|between| between[1]), "x");
-        for (place, size) in self.sizes.iter().enumerate().filter(|_| self.sizes.len() > 1) {
-            sink.result(&format!("{name}_{}", key(&size_name(*size))), value(Some(place)), "x");
+    /// The ratio over all sizes, and if there are several, that of each size, with their intervals.
+    fn ratios_of(
+        &self,
+        sink: &mut Sink,
+        name: &str,
+        paired: &Paired,
+        goal: &dyn Fn(Part, Option<usize>) -> Goal,
+    ) {
+        let each = (0..self.sizes.len()).filter(|_| self.sizes.len() > 1).map(Some);
+        for size in std::iter::once(None).chain(each) {
+            let Some(ratio) = paired.ratio(size) else { continue };
+            let suffix = size.map(|place| format!("_{}", key(&size_name(self.sizes[place]))));
+            let name = format!("{name}{}", suffix.unwrap_or_default());
+            sink.goal(&name, Some(ratio.value), goal(Part::Value, size));
+            if ratio.trips >= 2 {
+                let [low, high] = ratio.between;
+                sink.goal(&format!("{name}_low"), Some(low), goal(Part::Low, size));
+                sink.goal(&format!("{name}_high"), Some(high), goal(Part::High, size));
+            }
         }
+    }
+}
+
+/// A ratio, or an end of its interval.
+#[derive(Clone, Copy, PartialEq)]
+enum Part {
+    Value,
+    Low,
+    High,
+}
+
+fn no_goals(_: Part, _: Option<usize>) -> Goal {
+    Goal::None
+}
+
+/// The mode of Polyrail's contenders.
+fn mode(name: &str) -> Option<String> {
+    match name.parse() {
+        Ok(Contender::Polyrail { mode, .. }) => Some(mode),
+        _ => None,
     }
 }
 
@@ -166,6 +258,28 @@ impl Sink<'_> {
         }
     }
 }
+
+/// Mode `quic`: the goodput over the split bound by size, and over the fluid bound.
+const OF_SPLIT: [(Option<u64>, f64); 3] =
+    [(Some(256_000), 0.82), (Some(1_000_000), 0.85), (Some(4_000_000), 0.85)];
+const OF_FLUID: [(Option<u64>, f64); 1] = [(None, 0.88)];
+/// The lower end of its goodput over that of mode `tls`.
+const OVER_TLS_LOW: f64 = 0.97;
+/// The 95th percentile of its completion times over the split bound's.
+const TAIL: f64 = 1.25;
+/// Its price, down and up.
+const PRICE: [f64; 2] = [1.12, 0.05];
+/// The share of carriers that it uses, by the upper edge of what they carried before.
+const SHARE_USED: [(f64, f64); 2] = [(0.25, 0.65), (0.5, 0.72)];
+/// The variation of its repeats.
+const VARIATION: f64 = 0.06;
+
+/// LinkDB over none: the lower end of the goodput, the 95th percentile of completion times, and
+/// quantiles of the round trips of messages.
+const LINKDB_LEAST: f64 = 0.98;
+const LINKDB_TAIL: f64 = 1.03;
+const LINKDB_MESSAGES: [(&str, f64, f64); 2] =
+    [("round_trip_p99_over_without", 0.99, 1.02), ("round_trip_p99_9_over_without", 0.999, 0.9)];
 
 /// Good windows of calls, copies of datagrams, lost or late packets over the better single
 /// carrier's and, within 2 s of forecast failures, over those without LinkDB; and the goodput of
@@ -200,5 +314,38 @@ mod tests {
         assert!(value("rail_300_6_tls_of_split_1mb").is_some());
         assert_eq!(value("rail_300_6_tls_over_tls_goodput"), None);
         assert_eq!(value("rail_300_6_half_width"), None, "one trip");
+    }
+
+    #[test]
+    fn goals_are_those_of_quic_and_of_linkdb() {
+        let contenders = [("tls", 4.0), ("quic", 6.0), ("quic+linkdb", 3.0)];
+        let of_trip = |trip| contenders.map(|(name, goodput)| run(seed(trip), name, goodput));
+        let runs: Vec<_> = (7..9).flat_map(of_trip).collect();
+        let mut report = Report::default();
+        Summary::of(&runs).unwrap().report(&mut report, "rail");
+        let figures = serde_json::to_value(report.figures()).unwrap();
+        let goal = |name: &str| {
+            let figure = figures.as_array().unwrap().iter().find(|one| one["name"] == name);
+            let figure = figure.unwrap_or_else(|| panic!("no {name}"));
+            (figure["goal"].as_str().unwrap().to_owned(), figure["met"].as_bool().unwrap())
+        };
+        for (name, expected, is_met) in [
+            ("rail_quic_of_split_256kb", ">= 0.820", false),
+            ("rail_quic_of_split_4mb", ">= 0.850", false),
+            ("rail_tls_of_split_4mb", ">= 0", true),
+            ("rail_quic_time_p95_of_split_1mb", "<= 1.250", true),
+            ("rail_quic_price_down", "<= 1.120", false),
+            ("rail_quic_price_up", "<= 0.050", true),
+            ("rail_tls_price_down", ">= 0", true),
+            ("rail_quic_over_tls_goodput", ">= 1.000", true),
+            ("rail_quic_over_tls_goodput_4mb_low", ">= 0.970", true),
+            ("rail_quic_over_tls_goodput_low", ">= 0", true),
+            ("rail_quic_linkdb_over_tls_goodput", ">= 0", true),
+            ("rail_linkdb_over_without_low", ">= 0.980", false),
+            ("rail_quic_linkdb_over_without_4mb_high", ">= 1.000", false),
+            ("rail_quic_linkdb_time_p95_over_without_4mb", "<= 1.030", false),
+        ] {
+            assert_eq!(goal(name), (expected.to_owned(), is_met), "{name}");
+        }
     }
 }

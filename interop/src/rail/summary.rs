@@ -14,6 +14,7 @@ use polyrail_emulator::statistics::{mean, quantile};
 
 use super::paired::{Paired, Series, averaged, finite, repeat_variation};
 use super::speech::{CallFigures, near_foreseen};
+use crate::report::median;
 use polyrail_emulator::usage::{Bins, Carriers};
 
 /// The statistics of the runs of one workload, speed and failure rate.
@@ -77,7 +78,7 @@ pub struct ContenderFigures {
     /// Bytes offered to the downlinks and to the uplinks, over the payload that was delivered.
     pub price: [f64; 2],
     /// By size, and last for all sizes: standard deviation over mean of the mean goodput of the
-    /// repeats of a trip, averaged over the trips with several repeats.
+    /// repeats of a trip, the median over the trips with several repeats.
     pub variation: Vec<Option<f64>>,
     /// Use of the carriers at the beginning of downloads.
     pub bins: Bins,
@@ -255,15 +256,23 @@ impl Summary {
         Paired::new(a, b, 1, |_, _| 0)
     }
 
+    /// Contenders with LinkDB, each with the same one without it.
+    pub fn linkdb_pairs(&self) -> Vec<(&ContenderFigures, &ContenderFigures)> {
+        let of = |with| -> Option<_> {
+            let with: &ContenderFigures = with;
+            let name = with.name.strip_suffix("+linkdb")?;
+            Some((with, self.contenders.iter().find(|one| one.name == name)?))
+        };
+        self.contenders.iter().filter_map(of).collect()
+    }
+
     /// The goodput of contenders with LinkDB and of the same ones without it, if there are both.
     pub fn with_linkdb(&self) -> Option<Paired> {
-        let of = |with: &ContenderFigures| {
-            let name = with.name.strip_suffix("+linkdb")?;
-            let without = self.contenders.iter().find(|one| one.name == name)?;
-            Some(self.paired(&with.goodput, &without.goodput))
+        let pairs = self.linkdb_pairs();
+        let goodput = |one: &(&ContenderFigures, &ContenderFigures)| {
+            self.paired(&one.0.goodput, &one.1.goodput)
         };
-        let pairs: Vec<Paired> = self.contenders.iter().filter_map(of).collect();
-        (!pairs.is_empty()).then(|| Paired::joined(pairs))
+        (!pairs.is_empty()).then(|| Paired::joined(pairs.iter().map(goodput)))
     }
 
     /// By trip on which all of them have a run, the measure of the better of the contenders that
@@ -328,7 +337,8 @@ impl ContenderFigures {
         let round_trips = |trip: &Played| averaged(&trip.round_trips());
         let of_size = |size: usize| {
             let size = Some(size).filter(|size| *size < sizes);
-            finite(mean(&trips.iter().filter_map(|trip| trip.variation(size)).collect::<Vec<_>>()))
+            let each: Vec<f64> = trips.iter().filter_map(|trip| trip.variation(size)).collect();
+            (!each.is_empty()).then(|| median(&each))
         };
         Self {
             name: name.to_owned(),
