@@ -11,6 +11,7 @@ TRIPS ?= 10
 SIM ?=
 LINKDB ?=
 STUDIES ?=
+DEFAULT_CHAIN := --only gains --simulated 8 --chain polyrail
 export PREVIOUS ?= HEAD~1
 PURE := -p polyrail-model -p polyrail-scheduler -p polyrail-session -p polyrail-predictor \
 	-p polyrail-congestion
@@ -187,4 +188,6 @@ linkdb-eval: setup ## LinkDB's forecasts, and bench-linkdb (long); LINKDB="--met
 	target/release/polyrail-sim linkdb-eval --held-back
 	target/release/polyrail-sim linkdb-eval --pilot
 	target/release/polyrail-sim linkdb-eval --pilot --held-back
+	target/release/polyrail-sim linkdb-eval --held-back $(DEFAULT_CHAIN)
+	target/release/polyrail-sim linkdb-eval --held-back $(DEFAULT_CHAIN) --failures 2.857
 	@$(MAKE) --no-print-directory bench-linkdb

@@ -14,6 +14,8 @@ contenders=quic,tls,single-a,single-b
 for failures in 6 16; do
     play "$failures" call-bulk "$contenders,quic~off,quic~forecast,quic~forecast+linkdb"
     play "$failures" quic-downloads "$contenders"
+    # The same users' TCP, to compare.
+    play "$failures" downloads "$contenders"
     play "$failures" quic-bulk "$contenders"
     play "$failures" requests "$contenders"
 done

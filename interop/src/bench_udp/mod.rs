@@ -2,6 +2,7 @@
 //! workloads of `polyrail-lab rail`.
 
 mod many;
+mod stream;
 mod unlike;
 
 use crate::bench::Suite;
@@ -10,5 +11,10 @@ use crate::bench::Suite;
 pub const SUITE: Suite = Suite {
     file: "udp",
     check: || Ok(()),
-    benchmarks: &[("unlike", unlike::run), ("many", many::run)],
+    benchmarks: &[
+        ("unlike", unlike::run),
+        ("fast", stream::fast),
+        ("fair", stream::fair),
+        ("many", many::run),
+    ],
 };

@@ -47,11 +47,15 @@ impl Summary {
             if self.has_call() {
                 self.of_calls(&mut sink, one);
             }
-            if self.workload == Workload::QuicDownloads
+            let goals = match self.workload {
+                Workload::QuicDownloads => [QUIC_OVER_SINGLE, 1.0].map(Goal::AtLeast),
+                _ => [Goal::None; 2],
+            };
+            if !self.has_call()
+                && !self.sizes.is_empty()
                 && let Some(single) = self.better_single(|one| &one.goodput, true)
             {
-                let over = self.paired(&one.goodput, &single);
-                self.over_single(&mut sink, &over, Goal::AtLeast(QUIC_OVER_SINGLE));
+                self.over_single(&mut sink, &self.paired(&one.goodput, &single), goals);
             }
             if let Some(first) = first.filter(|_| place > 0) {
                 self.over_first(&mut sink, one, first);
@@ -62,8 +66,9 @@ impl Summary {
 
     /// The price, the use of the carriers, and the variation of repeats.
     fn of_carriers(&self, sink: &mut Sink, one: &ContenderFigures) {
-        let goals = mode(&one.name).as_deref() == Some("quic");
-        let goal = |goal: Goal| if goals { goal } else { Goal::None };
+        let is_load = matches!(self.workload, Workload::Downloads | Workload::Bulk);
+        let has_goals = is_load && mode(&one.name).as_deref() == Some("quic");
+        let goal = |goal: Goal| if has_goals { goal } else { Goal::None };
         sink.goal("price_down", finite(one.price[0]), goal(Goal::AtMost(PRICE[0])));
         sink.goal("price_up", finite(one.price[1]), goal(Goal::AtMost(PRICE[1])));
         for (bin, shares) in one.bins.shares().iter().enumerate() {
@@ -156,17 +161,17 @@ impl Summary {
         sink.goal("call_copies", finite(call.copies), Goal::AtMost(COPIES));
         if let Some(single) = self.better_single(|one| &one.calls.bad, false) {
             let over = self.paired_messages(&call.bad, &single);
-            self.over_single(sink, &over, Goal::AtMost(BAD_OVER_SINGLE));
+            self.over_single(sink, &over, [Goal::AtMost(BAD_OVER_SINGLE), Goal::None]);
         }
     }
 
-    /// The ratio to the better single carrier.
-    fn over_single(&self, sink: &mut Sink, paired: &Paired, goal: Goal) {
+    /// The ratio to the better single carrier, with goals for it and for its lower end.
+    fn over_single(&self, sink: &mut Sink, paired: &Paired, [goal, low]: [Goal; 2]) {
         let ratio = paired.ratio(None);
         // Without a ratio the goal is missed.
         sink.goal("over_single", Some(ratio.map_or(f64::NAN, |ratio| ratio.value)), goal);
         let between = ratio.filter(|ratio| ratio.trips >= 2).map(|ratio| ratio.between);
-        sink.result("over_single_low", between.map(|between| between[0]), "x");
+        sink.goal("over_single_low", between.map(|between| between[0]), low);
         sink.result("over_single_high", between.map(|between| between[1]), "x");
         let worst = if matches!(goal, Goal::AtMost(_)) { f64::max } else { f64::min };
         sink.result("over_single_worst_trip", paired.each().into_iter().reduce(worst), "x");
