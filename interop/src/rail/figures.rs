@@ -274,7 +274,7 @@ const OVER_TLS_LOW: f64 = 0.97;
 const TAIL: f64 = 1.25;
 /// Its price, down and up.
 const PRICE: [f64; 2] = [1.12, 0.05];
-/// The share of carriers that it uses, by the upper edge of what they carried before.
+/// The share of carriers that it uses, by the upper edge of the earlier share.
 const SHARE_USED: [(f64, f64); 2] = [(0.25, 0.65), (0.5, 0.72)];
 /// The variation of its repeats.
 const VARIATION: f64 = 0.06;
