@@ -11,7 +11,7 @@ TRIPS ?= 10
 SIM ?=
 LINKDB ?=
 STUDIES ?=
-DEFAULT_CHAIN := --only gains --simulated 8 --chain polyrail
+DEFAULT_CHAIN := --only gains --chain polyrail
 export PREVIOUS ?= HEAD~1
 PURE := -p polyrail-model -p polyrail-scheduler -p polyrail-session -p polyrail-predictor \
 	-p polyrail-congestion

@@ -96,29 +96,31 @@ pub(super) fn static_links(report: &mut Report, effort: Effort) -> Result<()> {
         let plan = super::plan(mode).carrier("alpha", Link::new(20.0, 40));
         plan.carrier("beta", Link::new(10.0, 60)).gateway("users.key", "address")
     });
-    let prepare = move |world: &mut World, _: usize| {
+    let prepare = |world: &mut World, _: usize| {
         start_users(world)?;
-        let idle = at_quantile(&deliveries(world, time)?, 0.95);
-        Ok((idle, start_bulk(world)?))
+        Ok(None)
     };
-    let measure = move |world: &mut World, (idle, _): &mut (f64, Bulk), _: usize| {
-        Ok((*idle, at_quantile(&deliveries(world, time)?, 0.95)))
+    // The downloads begin after the first half of the rounds.
+    let measure = move |world: &mut World, bulk: &mut Option<Bulk>, round: usize| {
+        if round == rounds {
+            *bulk = Some(start_bulk(world)?);
+        }
+        Ok(at_quantile(&deliveries(world, time)?, 0.95))
     };
     let worlds = Worlds::start(&plans, prepare, measure)?;
-    let mut beside = [const { Vec::new() }; 2];
-    let mut idle = [0.0; 2];
-    for round in 0..rounds {
-        for (place, (alone, p95)) in worlds.together(round)?.into_iter().enumerate() {
-            idle[place] = alone;
-            beside[place].push(p95);
+    let (mut idle, mut beside) = ([const { Vec::new() }; 2], [const { Vec::new() }; 2]);
+    for round in 0..2 * rounds {
+        let lists = if round < rounds { &mut idle } else { &mut beside };
+        for (list, p95) in lists.iter_mut().zip(worlds.together(round)?) {
+            list.push(p95);
         }
     }
     for (place, mode) in MODES.iter().enumerate() {
         let result = |report: &mut Report, part, value, unit, goal, samples: &[f64]| {
             report.result(&format!("static_message_{part}_{mode}"), value, unit, goal, samples);
         };
-        let (alone, p95) = (idle[place], median(&beside[place]));
-        result(report, "p95_idle", alone, "ms", Goal::None, &[]);
+        let [alone, p95] = [&idle, &beside].map(|lists| median(&lists[place]));
+        result(report, "p95_idle", alone, "ms", Goal::None, &idle[place]);
         result(report, "p95", p95, "ms", Goal::None, &beside[place]);
         let most = 1.5 * alone + 30.0;
         result(report, "of_limit", p95 / most, "x", Goal::AtMost(1.0), &[]);

@@ -2,9 +2,10 @@
 //! offered far too fast next to another user's TCP.
 
 use std::net::{IpAddr, UdpSocket};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 
 use crate::addresses::{Family, SERVER};
 use crate::bench::Effort;
@@ -33,7 +34,9 @@ pub(super) fn fast(report: &mut Report, effort: Effort) -> Result<()> {
         let world = World::start(&plan(mode, &[link]))?;
         let [passenger, server] = ends(&world)?;
         for (way, from, to) in [("up", &passenger, &server), ("down", &server, &passenger)] {
-            let arrived = stream(from, to, offered, time)?;
+            let seen = AtomicU64::new(0);
+            stream(from, to, offered, time, &seen, || ())?;
+            let arrived = mbit_s(seen.into_inner(), time);
             let goal = effort.pick(Goal::AtLeast(0.9 * offered), Goal::None);
             report.result(&format!("udp_fast_{mode}_{way}"), arrived, "Mbit/s", goal, &[]);
         }
@@ -41,7 +44,7 @@ pub(super) fn fast(report: &mut Report, effort: Effort) -> Result<()> {
     Ok(())
 }
 
-/// The share of another user's download next to a flow of three times the rate of both carriers.
+/// The shares of a flow of three times the rate of both carriers and of another user's download.
 pub(super) fn fair(report: &mut Report, effort: Effort) -> Result<()> {
     let time = effort.pick(Duration::from_secs(10), Duration::from_secs(1));
     for mode in MODES {
@@ -53,14 +56,18 @@ pub(super) fn fair(report: &mut Report, effort: Effort) -> Result<()> {
         let connect = || client::connect_from(address(WITH_TCP), source, PATIENCE);
         let download = Bulk::read(world.lab.passenger.run(connect)??)?;
         download.wait_for(2_000_000, PATIENCE)?;
-        let before = download.bytes();
-        let udp = stream(&server, &passenger, 60.0, time)?;
-        let tcp = (download.bytes() - before) as f64 * 8e-6 / (time + SILENCE).as_secs_f64();
+        let seen = AtomicU64::new(0);
+        let both = || [seen.load(Ordering::Relaxed), download.bytes()];
+        let (before, mut after) = (both(), [0; 2]);
+        stream(&server, &passenger, 60.0, time, &seen, || after = both())?;
+        let rates = [0, 1].map(|kind| mbit_s(after[kind] - before[kind], time));
         let goal = effort.pick(Goal::AtLeast(0.4), Goal::None);
-        let name = format!("udp_fair_{mode}");
-        report.result(&format!("{name}_udp"), udp, "Mbit/s", Goal::None, &[]);
-        report.result(&format!("{name}_tcp"), tcp, "Mbit/s", Goal::None, &[]);
-        report.result(&format!("{name}_tcp_share"), tcp / (tcp + udp), "x", goal, &[]);
+        for (kind, rate) in ["udp", "tcp"].into_iter().zip(rates) {
+            let name = format!("udp_fair_{mode}_{kind}");
+            report.result(&name, rate, "Mbit/s", Goal::None, &[]);
+            let share = rate / (rates[0] + rates[1]);
+            report.result(&format!("{name}_share"), share, "x", goal, &[]);
+        }
     }
     Ok(())
 }
@@ -87,20 +94,26 @@ fn ends(world: &World) -> Result<[UdpSocket; 2]> {
     Ok([passenger, server])
 }
 
-/// Sends for so long, and returns the Mbit/s that arrived.
-fn stream(from: &UdpSocket, to: &UdpSocket, mbit_s: f64, time: Duration) -> Result<f64> {
+/// Sends for so long, counts the bytes that arrive, and calls `ends` when it has sent all.
+fn stream(
+    from: &UdpSocket,
+    to: &UdpSocket,
+    offered: f64,
+    time: Duration,
+    seen: &AtomicU64,
+    ends: impl FnOnce(),
+) -> Result<()> {
     to.set_read_timeout(Some(SILENCE))?;
-    let bytes = std::thread::scope(|scope| {
-        let receiver = scope.spawn(|| {
-            let (mut bytes, mut buffer) = (0, [0; LENGTH]);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut buffer = [0; LENGTH];
             while let Ok(length) = to.recv(&mut buffer) {
-                bytes += length;
+                seen.fetch_add(length as u64, Ordering::Relaxed);
             }
-            bytes
         });
         let (begin, mut sent) = (Instant::now(), 0.0);
         while begin.elapsed() < time {
-            let due = begin.elapsed().as_secs_f64() * mbit_s * 125e3 / LENGTH as f64;
+            let due = begin.elapsed().as_secs_f64() * offered * 125e3 / LENGTH as f64;
             while sent < due {
                 // A full queue loses it.
                 let _ = from.send(&[0; LENGTH]);
@@ -108,10 +121,13 @@ fn stream(from: &UdpSocket, to: &UdpSocket, mbit_s: f64, time: Duration) -> Resu
             }
             std::thread::sleep(TICK);
         }
-        receiver.join()
+        ends();
     });
-    let bytes = bytes.map_err(|_| anyhow!("the receiver panicked"))?;
-    Ok(bytes as f64 * 8e-6 / time.as_secs_f64())
+    Ok(())
+}
+
+fn mbit_s(bytes: u64, time: Duration) -> f64 {
+    bytes as f64 * 8e-6 / time.as_secs_f64()
 }
 
 fn address(user: u8) -> IpAddr {

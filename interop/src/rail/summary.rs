@@ -237,18 +237,26 @@ impl Summary {
     /// The 95th percentile of the times of one size over that of the split bound for the same
     /// transfers, by the place of the size.
     pub fn tail(&self, one: &ContenderFigures, size: usize) -> Option<f64> {
-        let (mut times, mut bounds) = (Vec::new(), Vec::new());
-        for (trip, series) in one.time.iter().zip(&self.split.time).enumerate() {
-            for (place, pair) in series.0.iter().zip(series.1).enumerate() {
-                if let (Some(time), Some(bound)) = pair
-                    && self.size_of[trip][place] == size
+        let [times, bounds] = self.both(&one.time, &self.split.time, Some(size));
+        finite(quantile(&times, 0.95) / quantile(&bounds, 0.95))
+    }
+
+    /// The values of two measures, of the transfers or messages that have both; of transfers of one
+    /// size, by its place.
+    pub fn both(&self, a: &Series, b: &Series, size: Option<usize>) -> [Vec<f64>; 2] {
+        let mut values = [const { Vec::new() }; 2];
+        for (trip, (a, b)) in a.iter().zip(b).enumerate() {
+            for (place, pair) in a.iter().zip(b).enumerate() {
+                let fits = size.is_none_or(|size| self.size_of[trip][place] == size);
+                if let (Some(a), Some(b)) = pair
+                    && fits
                 {
-                    times.push(*time);
-                    bounds.push(*bound);
+                    values[0].push(*a);
+                    values[1].push(*b);
                 }
             }
         }
-        finite(quantile(&times, 0.95) / quantile(&bounds, 0.95))
+        values
     }
 
     /// Pairs two measures of the messages.

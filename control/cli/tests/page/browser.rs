@@ -94,7 +94,12 @@ impl Browser {
     /// Waits until an expression is true.
     pub fn wait(&mut self, page: &Page, expression: &str) {
         let begin = Instant::now();
-        while self.evaluate(page, expression) != Ok(json!(true)) {
+        loop {
+            match self.evaluate(page, expression) {
+                Ok(value) if value == true => return,
+                Err(error) if error["code"] != NO_CONTEXT => panic!("{expression}: {error}"),
+                _ => {}
+            }
             if begin.elapsed() > TIMEOUT {
                 let text = self.value(page, "document.body && document.body.innerText");
                 panic!("{expression}: {text}");
@@ -179,5 +184,7 @@ fn base64(text: &str) -> Vec<u8> {
     bytes
 }
 
+/// Chromium's error for a page that is just loaded.
+const NO_CONTEXT: i64 = -32_000;
 /// Some 6 s are usual.
 const TIMEOUT: Duration = Duration::from_secs(60);

@@ -198,7 +198,8 @@ impl Trips {
             println!("\nchain {number}: {}", chain.name);
             for (name, which) in [("learned", 1 + 2 * number), ("oracle", 2 + 2 * number)] {
                 let mut say = |what: &str, value: f64| {
-                    let goal = if name == "learned" { self.goal(what) } else { Goal::None };
+                    let has_goal = number == 0 && name == "learned";
+                    let goal = if has_goal { self.goal(what) } else { Goal::None };
                     let name = format!("{prefix}_{number}_{name}_{what}");
                     report.result(&name, value, "x", goal, &[value]);
                 };

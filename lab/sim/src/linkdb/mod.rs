@@ -136,7 +136,9 @@ pub fn command(options: &Options) -> Result<()> {
             let speed = polyrail_emulator::rail::Speed::Kmh300;
             let trips =
                 learned::Trips::after(first, options.simulated, speed, options.failures, threads)?;
-            trips.chains(&options.chains, &format!("{prefix}_sim_chain"), &mut results)?;
+            let often = if options.failures > 1.0 { "_often" } else { "" };
+            let name = format!("{prefix}_sim{often}_chain");
+            trips.chains(&options.chains, &name, &mut results)?;
         }
     }
     if options.smoke {

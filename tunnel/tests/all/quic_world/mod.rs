@@ -222,9 +222,13 @@ impl World {
         self.ends[asleep].tunnel.on_ready(Instant::now(), true, true);
     }
 
-    /// The bytes in flight from an end.
-    pub fn in_flight(&mut self, end: usize) -> u64 {
-        self.ends[end].tunnel.sample(Instant::now()).unwrap().in_flight.0
+    /// Steps until nothing of an end is in flight, at most 20 s.
+    pub fn until_acknowledged(&mut self, end: usize) {
+        let give_up = Instant::now() + Duration::from_secs(20);
+        while self.ends[end].tunnel.sample(Instant::now()).unwrap().in_flight.0 > 0 {
+            assert!(Instant::now() < give_up, "in flight for ever; {}", self.told());
+            self.step();
+        }
     }
 
     pub fn run_for(&mut self, time: Duration) {
