@@ -113,6 +113,12 @@ impl Family {
 /// The gateway's first host number on each carrier.
 pub const GATEWAY_HOST: u8 = 2;
 
+/// Another address of the passenger's device, as a user of its own: 3 to 254
+/// ([`Lab::add_users`](crate::lab::Lab::add_users)).
+pub fn user(number: u8) -> IpAddr {
+    IpAddr::from([10, 71, 0, number])
+}
+
 /// The gateway's first addresses on carrier `index`.
 pub fn carrier_gateway(index: u8) -> Pair {
     carrier_host(index, GATEWAY_HOST)

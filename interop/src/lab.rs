@@ -137,6 +137,14 @@ link set car{index} up",
         Ok(())
     }
 
+    /// Gives the passenger's device the addresses of further users ([`addresses::user`]).
+    pub fn add_users(&self, numbers: impl IntoIterator<Item = u8>) -> Result<()> {
+        for number in numbers {
+            self.passenger.ip(&format!("addr add {}/24 dev wlan0", addresses::user(number)))?;
+        }
+        Ok(())
+    }
+
     /// Brings the gateway's interface of a carrier up with its first address and routes.
     pub fn restore_carrier(&self, index: u8) -> Result<()> {
         self.address_carrier(index, addresses::GATEWAY_HOST)

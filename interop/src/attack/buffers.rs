@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use socket2::{Domain, Socket, Type};
 
-use super::{OTHERS, add_passengers, address, links};
-use crate::addresses::{Family, SERVER};
+use super::{OTHERS, add_passengers, links};
+use crate::addresses::{Family, SERVER, user};
 use crate::bench::{Effort, in_world};
 use crate::bulk::{self, Bulk, Source};
 use crate::report::{Goal, Report};
@@ -37,7 +37,7 @@ fn measure(world: &mut World, users: &[u8], length: Duration) -> Result<f64> {
     let _source = Source::start(world)?;
     let one = |number: usize| -> Result<Bulk> {
         let server = SERVER.at(Family::V4, bulk::PORT);
-        let from = address(users[number % users.len()]);
+        let from = user(users[number % users.len()]);
         let stream = world.lab.passenger.run(|| {
             let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
             socket.bind(&std::net::SocketAddr::new(from, 0).into())?;

@@ -7,8 +7,8 @@ use anyhow::{Context, Result};
 use super::flood::Flood;
 use super::probe::{Probed, Way, probe};
 use super::train::OtherTrain;
-use super::{ATTACKER, OTHERS, add_passengers, address, wires};
-use crate::addresses::{Family, SERVER};
+use super::{ATTACKER, OTHERS, add_passengers, wires};
+use crate::addresses::{Family, SERVER, user};
 use crate::bench::{Effort, in_world};
 use crate::report::{Goal, Report};
 use crate::services::serve_echo;
@@ -56,7 +56,7 @@ fn measure(world: &mut World, length: Duration) -> Result<[Seen; 2]> {
     let train = OtherTrain::start(world, 2, None)?;
     let quiet = both(world, &train, length, None)?;
     let target = SERVER.at(Family::V4, SILENT);
-    let flood = Flood::start(&world.lab.passenger, address(ATTACKER), target, RATE)?;
+    let flood = Flood::start(&world.lab.passenger, user(ATTACKER), target, RATE)?;
     std::thread::sleep(length / 10);
     let attacked = both(world, &train, length, Some(flood))?;
     Ok([quiet, attacked])
@@ -66,7 +66,7 @@ fn both(world: &World, train: &OtherTrain, length: Duration, flood: Option<Flood
     let before = lines(world);
     let server = SERVER.at(Family::V4, ECHO);
     let passenger = &world.lab.passenger;
-    let others = OTHERS.map(|number| Way::From(address(number)));
+    let others = OTHERS.map(|number| Way::From(user(number)));
     let (passengers, train) = std::thread::scope(|scope| {
         let train = scope.spawn(|| probe(passenger, &[train.way], server, PROBES, length));
         let passengers = probe(passenger, &others, server, PROBES, length);

@@ -5,8 +5,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::probe::{Way, probe};
-use super::{ATTACKER, OTHERS, add_passengers, address, ensure_held, wires};
-use crate::addresses::{Family, RESOLVER, SERVER, SERVER_NAME};
+use super::{ATTACKER, OTHERS, add_passengers, ensure_held, wires};
+use crate::addresses::{Family, RESOLVER, SERVER, SERVER_NAME, user};
 use crate::bench::{Effort, in_world};
 use crate::dns;
 use crate::process::{Process, Program};
@@ -22,7 +22,7 @@ pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
     in_world(&plan, |world| {
         add_passengers(world)?;
         serve_echo(&world.lab.server, SERVER.at(Family::V4, ECHO))?;
-        let others = OTHERS.map(|number| Way::From(address(number)));
+        let others = OTHERS.map(|number| Way::From(user(number)));
         let server = SERVER.at(Family::V4, ECHO);
         let quiet = probe(&world.lab.passenger, &others, server, PROBES, length)?;
         let before = memory(world)?;
@@ -64,7 +64,7 @@ fn hold(world: &World, count: usize) -> Result<Vec<Process>> {
         let name = format!("attacker{part}");
         let attacker = Program::new(&name, &program, world.lab.log(&name))
             .arg("hold-open")
-            .arg(format!("{}>{server}={each}", address(ATTACKER)))
+            .arg(format!("{}>{server}={each}", user(ATTACKER)))
             .start(&world.lab.passenger)?;
         processes.extend([holder, attacker]);
     }

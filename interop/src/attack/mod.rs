@@ -14,7 +14,6 @@ mod restart;
 mod train;
 mod unread;
 
-use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
@@ -60,15 +59,7 @@ const OTHERS: [u8; 4] = [100, 101, 102, 103];
 
 /// Adds the passengers' addresses.
 fn add_passengers(world: &World) -> Result<()> {
-    for number in OTHERS.into_iter().chain([ATTACKER]) {
-        world.lab.passenger.ip(&format!("addr add {}/24 dev wlan0", address(number)))?;
-    }
-    Ok(())
-}
-
-/// The address of a passenger.
-fn address(number: u8) -> IpAddr {
-    IpAddr::from([10, 71, 0, number])
+    world.lab.add_users(OTHERS.into_iter().chain([ATTACKER]))
 }
 
 /// Waits until both daemons have at least this many users' connections: else the attack that holds

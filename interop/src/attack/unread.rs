@@ -5,8 +5,8 @@ use std::net::TcpStream;
 
 use anyhow::{Context, Result};
 
-use super::{ATTACKER, OTHERS, add_passengers, address, ensure_held, links};
-use crate::addresses::{Family, SERVER, WEB_PORT};
+use super::{ATTACKER, OTHERS, add_passengers, ensure_held, links};
+use crate::addresses::{Family, SERVER, WEB_PORT, user};
 use crate::bench::stalled::{connect_from, wait_until_quiet};
 use crate::bench::{Effort, in_world};
 use crate::report::{Goal, Report, median};
@@ -60,7 +60,7 @@ fn measure(world: &mut World, pairs: usize, readers: usize) -> Result<Vec<[Measu
 fn download(world: &mut World, file: &WebFile) -> Result<Measured> {
     let before = usage::processor_s(world.cloud.id())?;
     let download = world.download_from(&SERVER.host(Family::V4), file);
-    let download = download.interface(&address(OTHERS[0]).to_string());
+    let download = download.interface(&user(OTHERS[0]).to_string());
     let rate = download.verify(&world.lab.passenger, file)?.mbit_s();
     Ok(Measured { rate, cpu: usage::processor_s(world.cloud.id())? - before })
 }
@@ -70,7 +70,7 @@ fn request(world: &World, file: &WebFile, readers: usize) -> Result<Vec<TcpStrea
     let request = format!("GET /{} HTTP/1.1\r\nHost: unread\r\n\r\n", file.name);
     let to = SERVER.at(Family::V4, WEB_PORT);
     let one = |_| -> Result<TcpStream> {
-        let mut stream = connect_from(address(ATTACKER), to)?;
+        let mut stream = connect_from(user(ATTACKER), to)?;
         stream.write_all(request.as_bytes())?;
         Ok(stream)
     };

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use socket2::{Domain, Socket, Type};
 
 use super::Effort;
-use crate::addresses::{Family, SERVER, WEB_PORT};
+use crate::addresses::{self, Family, SERVER, WEB_PORT};
 use crate::carrier::Link;
 use crate::report::{Goal, Report, median};
 use crate::web::WebFile;
@@ -46,9 +46,7 @@ fn plan() -> Plan {
 }
 
 fn shares(world: &mut World, pairs: usize, user: u8) -> Result<Vec<f64>> {
-    for number in (10..10 + USERS).chain([100]) {
-        world.lab.passenger.ip(&format!("addr add {}/24 dev wlan0", address(number)))?;
-    }
+    world.lab.add_users((10..10 + USERS).chain([100]))?;
     let large = world.web.add(50_000_000, 4)?;
     let file = world.web.add(SIZE, 5)?;
     let mut shares = Vec::new();
@@ -82,7 +80,7 @@ pub(crate) fn wait_until_quiet(world: &World) -> Result<()> {
 
 fn rate(world: &mut World, file: &WebFile, user: u8) -> Result<f64> {
     let download = world.download_from(&SERVER.host(Family::V4), file);
-    let download = download.interface(&address(user).to_string());
+    let download = download.interface(&addresses::user(user).to_string());
     Ok(download.verify(&world.lab.passenger, file)?.mbit_s())
 }
 
@@ -93,7 +91,7 @@ fn stall(world: &World, file: &WebFile) -> Result<Vec<TcpStream>> {
     let connect = || -> Result<Vec<TcpStream>> {
         (0..READERS)
             .map(|index| {
-                let from = address(10 + (index % usize::from(USERS)) as u8);
+                let from = addresses::user(10 + (index % usize::from(USERS)) as u8);
                 let mut stream = connect_from(from, to)?;
                 stream.write_all(request.as_bytes())?;
                 Ok(stream)
@@ -111,8 +109,4 @@ pub(crate) fn connect_from(from: IpAddr, to: SocketAddr) -> Result<TcpStream> {
     socket.bind(&SocketAddr::new(from, 0).into())?;
     socket.connect(&to.into())?;
     Ok(socket.into())
-}
-
-fn address(user: u8) -> IpAddr {
-    IpAddr::from([10, 71, 0, user])
 }

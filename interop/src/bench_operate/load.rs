@@ -1,7 +1,7 @@
 //! New flows at the rate of a train's Wi-Fi, and at ten times that rate: what the daemons need.
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, TcpStream};
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 use polyrail_emulator::dice::Dice;
 use polyrail_emulator::statistics::quantile;
 
-use crate::addresses::{Family, SERVER};
+use crate::addresses::{self, Family, SERVER};
 use crate::bench::{Effort, fresh_seed, in_world};
 use crate::carrier::Link;
 use crate::client;
@@ -26,6 +26,8 @@ use crate::world::{Plan, World};
 const FLOWS_PER_MIN: f64 = 2_248.0;
 /// Concurrent users, the median of a day there.
 const USERS: u8 = 40;
+/// The number of the first one's address.
+const FIRST_USER: u8 = 100;
 const PORT: u16 = 5_000;
 /// A small machine of a train has as many.
 const CORES: usize = 2;
@@ -81,9 +83,7 @@ fn loads(report: &mut Report, effort: Effort) -> Result<()> {
     let plan = plan.cloud("metrics.listen", listen.as_str());
     let seed = fresh_seed("load");
     let measured = in_world(&plan, move |world| {
-        for user in 0..USERS {
-            world.lab.passenger.ip(&format!("addr add {}/24 dev wlan0", address(user)))?;
-        }
+        world.lab.add_users((0..USERS).map(|user| FIRST_USER + user))?;
         services::serve(&world.lab.server, SERVER.at(Family::V4, PORT), |stream, _| {
             // Fails if the client disconnects, which counts there.
             let _ = answer(stream);
@@ -202,7 +202,8 @@ fn offer(per_min: f64, length: Duration, seed: u64) -> Result<Outcome> {
 /// One flow of a user: a request, the answer, the end.
 fn fetch(user: u8, bytes: usize) -> Result<()> {
     let to = SERVER.at(Family::V4, PORT);
-    let mut stream = client::connect_from(address(user), to, client::PATIENCE)?;
+    let mut stream =
+        client::connect_from(addresses::user(FIRST_USER + user), to, client::PATIENCE)?;
     let mut request = vec![b'x'; REQUEST];
     request[..8].copy_from_slice(&(bytes as u64).to_be_bytes());
     stream.write_all(&request)?;
@@ -220,8 +221,4 @@ fn answer(mut stream: TcpStream) -> Result<()> {
     ensure!(bytes <= BYTES_MAX as usize, "{bytes} bytes");
     stream.write_all(&vec![0; bytes])?;
     Ok(())
-}
-
-fn address(user: u8) -> IpAddr {
-    IpAddr::from([10, 71, 0, 100 + user])
 }

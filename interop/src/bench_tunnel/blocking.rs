@@ -6,7 +6,7 @@
 //! measured too, because a slower download would shorten the latency.
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, TcpStream};
+use std::net::TcpStream;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
 use super::{at_quantile, congestion, worlds::Worlds};
-use crate::addresses::{Family, SERVER};
+use crate::addresses::{self, Family, SERVER};
 use crate::bench::{Effort, fresh_seed};
 use crate::bulk::{Bulk, Source};
 use crate::carrier::{self, Link};
@@ -24,7 +24,7 @@ use crate::report::{Goal, Report, median};
 use crate::services;
 use crate::world::{Plan, World};
 
-const USERS: u8 = 20;
+const USERS: std::ops::Range<u8> = 10..30;
 const MESSAGE: usize = 200;
 const EVERY_MS: std::ops::Range<u64> = 80..120;
 const PORT: u16 = 6210;
@@ -130,9 +130,7 @@ pub(super) fn static_links(report: &mut Report, effort: Effort) -> Result<()> {
 
 /// The users' addresses, and the server's messages.
 fn start_users(world: &mut World) -> Result<()> {
-    for user in 0..USERS {
-        world.lab.passenger.ip(&format!("addr add {}/24 dev wlan0", address(user)))?;
-    }
+    world.lab.add_users(USERS)?;
     services::serve(&world.lab.server, SERVER.at(Family::V4, PORT), |stream, peer| {
         // Fails when the client disconnects.
         let _ = talk(stream, u64::from(peer.port()));
@@ -160,10 +158,10 @@ fn deliveries(world: &World, time: Duration) -> Result<Vec<f64>> {
     let from = Instant::now() + SETTLE;
     let listeners = world.lab.passenger.run(|| -> Result<Vec<_>> {
         let listen = |user| {
-            let stream = client::connect_from(address(user), to, PATIENCE)?;
+            let stream = client::connect_from(addresses::user(user), to, PATIENCE)?;
             Ok(std::thread::spawn(move || listen(stream, from, from + time)))
         };
-        (0..USERS).map(listen).collect()
+        USERS.map(listen).collect()
     })??;
     let mut all = Vec::new();
     for listener in listeners {
@@ -203,8 +201,4 @@ fn listen(mut stream: TcpStream, from: Instant, to: Instant) -> Result<Vec<f64>>
 
 fn clock_ns() -> u64 {
     u64::try_from(EPOCH.elapsed().as_nanos()).unwrap_or(u64::MAX)
-}
-
-fn address(user: u8) -> IpAddr {
-    IpAddr::from([10, 71, 0, 10 + user])
 }

@@ -1,13 +1,13 @@
 //! A call next to a user with very many UDP flows, and what a flow costs.
 
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 
-use crate::addresses::{Family, SERVER};
+use crate::addresses::{self, Family, SERVER};
 use crate::admin;
 use crate::bench::Effort;
 use crate::carrier::Link;
@@ -62,9 +62,7 @@ struct Outcome {
 }
 
 fn measure(world: &World, flows: u16, length: Duration) -> Result<Outcome> {
-    for user in [CALLER, OTHER] {
-        world.lab.passenger.ip(&format!("addr add {}/24 dev wlan0", address(user)))?;
-    }
+    world.lab.add_users([CALLER, OTHER])?;
     serve_echo(&world.lab.server)?;
     let call = || -> Result<f64> {
         let socket = from(world, CALLER, 0)?;
@@ -100,7 +98,7 @@ fn open(flows: u16, over: &AtomicBool) -> Result<()> {
             if over.load(Ordering::Relaxed) {
                 return Ok(());
             }
-            let socket = UdpSocket::bind((address(OTHER), port))?;
+            let socket = UdpSocket::bind((addresses::user(OTHER), port))?;
             // A full queue loses it.
             let _ = socket.send_to(&[0; 100], SERVER.at(Family::V4, ECHO_PORT));
             sent += 1;
@@ -112,14 +110,10 @@ fn open(flows: u16, over: &AtomicBool) -> Result<()> {
 
 /// A passenger's socket that is connected to the echo server.
 fn from(world: &World, user: u8, port: u16) -> Result<UdpSocket> {
-    let socket = world.lab.passenger.run(|| UdpSocket::bind((address(user), port)))??;
+    let socket = world.lab.passenger.run(|| UdpSocket::bind((addresses::user(user), port)))??;
     let server: SocketAddr = SERVER.at(Family::V4, ECHO_PORT);
     world.lab.passenger.run(|| socket.connect(server))??;
     Ok(socket)
-}
-
-fn address(user: u8) -> IpAddr {
-    IpAddr::from([10, 71, 0, user])
 }
 
 fn memory(world: &World, side: Side) -> Result<f64> {

@@ -1,13 +1,13 @@
 //! A flow of datagrams as a VPN sends them: offered at most of the rate of a fast carrier, and
 //! offered far too fast next to another user's TCP.
 
-use std::net::{IpAddr, UdpSocket};
+use std::net::UdpSocket;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use crate::addresses::{Family, SERVER};
+use crate::addresses::{self, Family, SERVER};
 use crate::bench::Effort;
 use crate::bulk::{self, Bulk, Source};
 use crate::carrier::Link;
@@ -53,7 +53,7 @@ pub(super) fn fair(report: &mut Report, effort: Effort) -> Result<()> {
         let [passenger, server] = ends(&world)?;
         Source::start(&world)?;
         let source = SERVER.at(Family::V4, bulk::PORT);
-        let connect = || client::connect_from(address(WITH_TCP), source, PATIENCE);
+        let connect = || client::connect_from(addresses::user(WITH_TCP), source, PATIENCE);
         let download = Bulk::read(world.lab.passenger.run(connect)??)?;
         download.wait_for(2_000_000, PATIENCE)?;
         let seen = AtomicU64::new(0);
@@ -80,12 +80,11 @@ fn plan(mode: &str, links: &[Link]) -> Plan {
 
 /// The sockets of a passenger and a server that know each other.
 fn ends(world: &World) -> Result<[UdpSocket; 2]> {
-    for user in [WITH_UDP, WITH_TCP] {
-        world.lab.passenger.ip(&format!("addr add {}/24 dev wlan0", address(user)))?;
-    }
+    world.lab.add_users([WITH_UDP, WITH_TCP])?;
     let at = SERVER.at(Family::V4, PORT);
     let server = world.lab.server.run(|| UdpSocket::bind(at))??;
-    let passenger = world.lab.passenger.run(|| UdpSocket::bind((address(WITH_UDP), 0)))??;
+    let passenger =
+        world.lab.passenger.run(|| UdpSocket::bind((addresses::user(WITH_UDP), 0)))??;
     passenger.connect(at)?;
     passenger.send(&[0; LENGTH])?;
     server.set_read_timeout(Some(PATIENCE))?;
@@ -128,8 +127,4 @@ fn stream(
 
 fn mbit_s(bytes: u64, time: Duration) -> f64 {
     bytes as f64 * 8e-6 / time.as_secs_f64()
-}
-
-fn address(user: u8) -> IpAddr {
-    IpAddr::from([10, 71, 0, user])
 }

@@ -104,12 +104,7 @@ impl Stage {
                     plan = plan.rail(Rail { records, telemetry });
                 }
                 let world = World::start(&plan)?;
-                for user in 0..=Message::USERS {
-                    world
-                        .lab
-                        .passenger
-                        .ip(&format!("addr add {}/24 dev wlan0", user_address(user)))?;
-                }
+                world.lab.add_users((0..=Message::USERS).map(|user| FIRST_USER + user as u8))?;
                 Network::Daemons(Box::new(world))
             }
             _ => kernel(contender, route, trip)?,
@@ -239,7 +234,7 @@ impl Door {
     /// The address from which a user's flow comes.
     fn source(&self, user: usize, flow: usize) -> IpAddr {
         match self.contender {
-            Contender::Polyrail { .. } => user_address(user),
+            Contender::Polyrail { .. } => addresses::user(FIRST_USER + user as u8),
             // MPTCP's first subflow uses each carrier in turn.
             Contender::RoundRobin | Contender::Mptcp(_) => carrier_address(flow % 2),
             Contender::Single(_) | Contender::Ideal => carrier_address(0),
@@ -320,8 +315,4 @@ fn medium(carrier: &CarrierTrip) -> Medium {
 
 fn carrier_address(index: usize) -> IpAddr {
     IpAddr::V4(addresses::carrier_gateway(index as u8).v4)
-}
-
-fn user_address(user: usize) -> IpAddr {
-    IpAddr::from([10, 71, 0, FIRST_USER + user as u8])
 }
