@@ -55,6 +55,11 @@ impl CarrierSet {
         self.0 |= 1_u64.checked_shl(number).unwrap_or(0);
     }
 
+    /// Adds the carriers of another set.
+    pub fn add(&mut self, other: Self) {
+        self.0 |= other.0;
+    }
+
     /// Whether the carrier is in the set.
     pub fn contains(self, number: u32) -> bool {
         self.0.checked_shr(number).is_some_and(|bits| bits & 1 != 0)

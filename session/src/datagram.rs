@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use polyrail_model::{BindingId, Bytes, Destination, UserId, Weight};
 
-use codel::Codel;
-pub(crate) use reorder::Reorder;
+use codel::{Codel, Law};
+pub(crate) use reorder::{Reorder, STREAM};
 pub(crate) use window::Window;
 
 use crate::carriers::CarrierSet;
@@ -42,10 +42,14 @@ pub(crate) struct Binding {
     queued_bytes: usize,
     codel: Codel,
     rate: Rate,
+    /// That of the received ones.
+    received_rate: Rate,
     /// The newest datagram is marked as EF.
     expedited: bool,
     /// The number of datagrams sent.
     sent: u64,
+    /// The length of the longest datagram sent.
+    longest: usize,
     /// The sequence number of the next one. It begins with this side's clock, so that a binding
     /// that was forgotten does not repeat the numbers that its peer remembers.
     pub sequence: u64,
@@ -62,6 +66,37 @@ pub(crate) struct Binding {
     pub received_bytes: Bytes,
     /// The carriers that have carried it, in either direction.
     pub carriers: CarrierSet,
+}
+
+/// How much of a binding may wait, and for how long.
+#[derive(Debug)]
+pub(crate) struct Patience {
+    /// The longest queue.
+    bytes: usize,
+    /// A datagram that has waited for so long is of no use.
+    stale: Duration,
+    law: Law,
+}
+
+impl Patience {
+    /// For single datagrams. They become stale at the limit of a conversation (ITU-T G.114). The
+    /// interval is the longest usual round trip (RFC 8289 4.3): on a train, queues of carriers
+    /// hold a few hundred milliseconds. The tunnel's bbr raises its rate only while datagrams
+    /// wait, so with a target of 15 ms a download inside a flow follows its carrier too slowly.
+    pub const SINGLE: Self = Self {
+        bytes: 256 * 1_024,
+        stale: Duration::from_millis(400),
+        law: Law { target: Duration::from_millis(50), interval: Duration::from_millis(400) },
+    };
+
+    /// For datagrams before a stream. Rates change by more than a factor of two in a fifth of a
+    /// second, so a shorter target cuts the rate inside the flow at each dip of the carriers, and
+    /// that takes seconds to return: a VPN's download was 1 to 15 % slower.
+    pub const STREAM: Self = Self {
+        bytes: 512 * 1_024,
+        stale: Duration::from_secs(1),
+        law: Law { target: Duration::from_millis(200), interval: Duration::from_secs(1) },
+    };
 }
 
 /// A datagram that waits.
@@ -83,6 +118,8 @@ struct Rate {
     few: bool,
     /// The last period has as many packets as a call.
     steady: bool,
+    /// How many periods in succession have had few bytes.
+    calm: u32,
 }
 
 impl Binding {
@@ -94,9 +131,11 @@ impl Binding {
             queue: VecDeque::new(),
             queued_bytes: 0,
             codel: Codel::default(),
-            rate: Rate { since: now, packets: 0, bytes: 0, few: true, steady: false },
+            rate: Rate::new(now),
+            received_rate: Rate::new(now),
             expedited: false,
             sent: 0,
+            longest: 0,
             received: Window::default(),
             reorder: Reorder::default(),
             waits: false,
@@ -110,17 +149,24 @@ impl Binding {
     }
 
     /// Appends a datagram, and drops the oldest ones if the queue is too long or they are stale.
-    pub fn push(&mut self, now: Instant, datagram: Queued, drops: &mut DatagramDrops) {
+    pub fn push(
+        &mut self,
+        now: Instant,
+        patience: &Patience,
+        datagram: Queued,
+        drops: &mut DatagramDrops,
+    ) {
         self.used_at = now;
         self.rate.add(now, datagram.cost());
         self.expedited = datagram.expedited;
+        self.longest = self.longest.max(datagram.payload.len());
         self.queued_bytes += datagram.cost();
         self.queue.push_back(datagram);
         // The oldest is dropped: the newest is worth more.
         while let Some(oldest) = self.queue.front() {
-            if now.saturating_duration_since(oldest.at) >= STALE {
+            if now.saturating_duration_since(oldest.at) >= patience.stale {
                 drops.stale += 1;
-            } else if self.queued_bytes > QUEUE_MAX {
+            } else if self.queued_bytes > patience.bytes {
                 drops.queue += 1;
             } else {
                 break;
@@ -147,6 +193,31 @@ impl Binding {
         self.sent_bytes.0 += bytes;
     }
 
+    /// A datagram has arrived.
+    pub fn on_received(&mut self, now: Instant, bytes: usize) {
+        self.received_bytes.0 += bytes as u64;
+        self.received_rate.add(now, bytes + OVERHEAD);
+    }
+
+    /// It carries more than a call, in either direction, or may do so soon: QUIC begins with a
+    /// datagram of at least 1,200 bytes (RFC 9000 section 14.1).
+    pub fn is_bulk(&self, now: Instant) -> bool {
+        let begins_quic = self.sent < FIRST && self.longest >= QUIC_FIRST;
+        let has_more = !self.rate.is_few(now) || !self.received_rate.is_few(now);
+        self.has_sent() && (begins_quic || has_more)
+    }
+
+    /// This side's endpoint has sent something.
+    pub fn has_sent(&self) -> bool {
+        self.sent > 0 || !self.is_empty()
+    }
+
+    /// Its datagrams go into its stream if it has one: a download that waits for its server is not
+    /// a call at once.
+    pub fn prefers_stream(&self) -> bool {
+        !self.is_realtime() || self.rate.calm < CALM
+    }
+
     /// The passenger has sent a datagram to this destination.
     pub fn set_remote(&mut self, remote: &Destination) {
         if self.remote.as_ref() != Some(remote) {
@@ -155,14 +226,19 @@ impl Binding {
     }
 
     /// The next datagram to send; drops those before it that waited too long.
-    pub fn pop(&mut self, now: Instant, drops: &mut DatagramDrops) -> Option<Queued> {
+    pub fn pop(
+        &mut self,
+        now: Instant,
+        patience: &Patience,
+        drops: &mut DatagramDrops,
+    ) -> Option<Queued> {
         while let Some(next) = self.queue.pop_front() {
             self.queued_bytes -= next.cost();
             let waited = now.saturating_duration_since(next.at);
             let is_last = self.queue.is_empty();
-            if waited >= STALE {
+            if waited >= patience.stale {
                 drops.stale += 1;
-            } else if self.codel.drops(now, waited, is_last) {
+            } else if self.codel.drops(now, &patience.law, waited, is_last) {
                 drops.codel += 1;
             } else {
                 return Some(next);
@@ -200,31 +276,46 @@ impl Queued {
 }
 
 impl Rate {
+    /// Whether the present and the last period have few bytes.
+    fn is_few(&self, now: Instant) -> bool {
+        self.few || now.saturating_duration_since(self.since) >= 2 * PERIOD
+    }
+
+    fn new(now: Instant) -> Self {
+        Self { since: now, packets: 0, bytes: 0, few: true, steady: false, calm: CALM }
+    }
+
     fn add(&mut self, now: Instant, bytes: usize) {
         let age = now.saturating_duration_since(self.since);
         if age >= PERIOD {
-            self.few = self.bytes <= STEADY_BYTES_MAX;
-            self.steady = age < 2 * PERIOD && self.packets >= STEADY_PACKETS_MIN;
+            let is_over = age >= 2 * PERIOD;
+            let few = self.bytes <= STEADY_BYTES_MAX;
+            self.few = few || is_over;
+            let passed = (age.as_millis() / PERIOD.as_millis()) as u32;
+            self.calm = if few { self.calm.saturating_add(passed) } else { passed - 1 };
+            self.steady = !is_over && self.packets >= STEADY_PACKETS_MIN;
             (self.since, self.packets, self.bytes) = (now, 0, 0);
         }
         self.packets += 1;
         self.bytes += bytes;
         // A burst ends it at once.
-        self.few &= self.bytes <= STEADY_BYTES_MAX;
+        if self.bytes > STEADY_BYTES_MAX {
+            (self.few, self.calm) = (false, 0);
+        }
     }
 }
 
 /// The headers of IP, UDP, tunnel and frame.
 const OVERHEAD: usize = 64;
-/// The longest queue of a binding, in bytes.
-const QUEUE_MAX: usize = 256 * 1_024;
-/// A datagram that has waited for so long is of no use (ITU-T G.114: 400 ms is the limit of a
-/// conversation).
-const STALE: Duration = Duration::from_millis(400);
 /// Each flow's first datagrams: handshakes, and requests of one packet.
 const FIRST: u64 = 4;
+/// The length of QUIC's first datagram, at least.
+const QUIC_FIRST: usize = 1_200;
 /// The period over which a rate is judged.
 const PERIOD: Duration = Duration::from_millis(500);
+/// Periods with few bytes after which a flow with more is like a call again: a download that waits
+/// for its server is none.
+const CALM: u32 = 4;
 /// 320 kbit/s with the overhead: voice, and a small video.
 const STEADY_BYTES_MAX: usize = 20_000;
 /// Ten a second.
@@ -233,6 +324,8 @@ const STEADY_PACKETS_MIN: u32 = 5;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const SINGLE: Patience = Patience::SINGLE;
 
     fn base() -> Instant {
         #[allow(clippy::disallowed_methods)] // a base for the clock of these tables
@@ -264,8 +357,8 @@ mod tests {
             for number in 0..2 * each_s {
                 let now = begin + Duration::from_secs(1) * number / each_s;
                 let drops = &mut DatagramDrops::default();
-                binding.push(now, Queued { expedited, ..queued(now, bytes) }, drops);
-                binding.pop(now, drops);
+                binding.push(now, &SINGLE, Queued { expedited, ..queued(now, bytes) }, drops);
+                binding.pop(now, &SINGLE, drops);
                 binding.on_sent(bytes as u64);
             }
             let row = format!("{bytes} bytes, {each_s} a second, EF {expedited}");
@@ -274,21 +367,46 @@ mod tests {
     }
 
     #[test]
+    fn download_prefers_a_stream_until_it_is_calm_for_two_seconds_and_a_call_never_does() {
+        let step = Duration::from_millis(20);
+        let mut now = base();
+        let mut binding = Binding::new(now, UserId(1), 0);
+        let mut send = |binding: &mut Binding, count: u32, bytes: usize| {
+            for _ in 0..count {
+                let drops = &mut DatagramDrops::default();
+                binding.push(now, &SINGLE, queued(now, bytes), drops);
+                binding.pop(now, &SINGLE, drops);
+                binding.on_sent(bytes as u64);
+                now += step;
+            }
+            (binding.prefers_stream(), binding.is_bulk(now))
+        };
+        assert_eq!(send(&mut binding, 100, 160), (false, false), "a call");
+        assert_eq!(send(&mut binding, 100, 1_200), (true, true), "60 KB/s");
+        assert_eq!(send(&mut binding, 50, 160), (true, false), "a pause of 1 s");
+        assert_eq!(send(&mut binding, 100, 160), (false, false), "after 3 s");
+        assert!(!binding.is_bulk(now));
+        binding.on_received(now, 30_000);
+        assert!(binding.is_bulk(now) && !binding.prefers_stream(), "it receives a download");
+        assert!(!binding.is_bulk(now + 2 * PERIOD), "that is over");
+    }
+
+    #[test]
     fn queue_is_bounded_and_drops_the_oldest() {
         let now = base();
         for bytes in [0, 1_000] {
             let mut binding = Binding::new(now, UserId(1), 0);
             let mut drops = DatagramDrops::default();
-            (0..5_000).for_each(|_| binding.push(now, queued(now, bytes), &mut drops));
-            let queue = 5_000 - (QUEUE_MAX / (bytes + OVERHEAD)) as u64;
+            (0..5_000).for_each(|_| binding.push(now, &SINGLE, queued(now, bytes), &mut drops));
+            let queue = 5_000 - (SINGLE.bytes / (bytes + OVERHEAD)) as u64;
             assert_eq!(drops, DatagramDrops { queue, ..DatagramDrops::default() }, "{bytes} bytes");
-            assert!(binding.queued_bytes() <= QUEUE_MAX);
+            assert!(binding.queued_bytes() <= SINGLE.bytes);
         }
         let (mut binding, mut drops) = (Binding::new(now, UserId(1), 0), DatagramDrops::default());
-        binding.push(now, queued(now, 1), &mut drops);
+        binding.push(now, &SINGLE, queued(now, 1), &mut drops);
         assert_eq!(drops.total(), 0);
-        let later = now + STALE;
-        binding.push(later, queued(later, 1), &mut drops);
+        let later = now + SINGLE.stale;
+        binding.push(later, &SINGLE, queued(later, 1), &mut drops);
         assert_eq!((drops.stale, drops.total()), (1, 1));
     }
 
@@ -298,9 +416,9 @@ mod tests {
         let (mut binding, mut drops) = (Binding::new(now, UserId(1), 0), DatagramDrops::default());
         for at_ms in [0, 10, 390] {
             let at = now + Duration::from_millis(at_ms);
-            binding.push(at, queued(at, 100), &mut drops);
+            binding.push(at, &SINGLE, queued(at, 100), &mut drops);
         }
-        let next = binding.pop(now + Duration::from_millis(420), &mut drops);
+        let next = binding.pop(now + Duration::from_millis(420), &SINGLE, &mut drops);
         let at = next.map(|next| next.at);
         assert_eq!((at, drops.stale), (Some(now + Duration::from_millis(390)), 2));
         assert!(binding.is_empty() && binding.queued_bytes == 0);

@@ -7,7 +7,7 @@ pub struct DatagramDrops {
     pub bindings: u64,
     /// Too much of the binding, of the user or of all users waited.
     pub queue: u64,
-    /// Waited for 400 ms: there was no path, or none had room.
+    /// Waited for 400 ms, before a stream for 1 s: there was no path, or none had room.
     pub stale: u64,
     /// Dropped by CoDel: the binding's queue stayed long.
     pub codel: u64,

@@ -77,7 +77,7 @@ impl<'a> FlowView<'a> {
         Self {
             name: FlowName { session, kind: FlowKind::Tcp, number: flow.id.0 },
             user: flow.user,
-            destination: flow.destination.as_ref(),
+            destination: flow.destination(),
             phase: phase(flow),
             begun_at: flow.begun_at,
             moved_at: flow.moved_at,

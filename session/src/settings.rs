@@ -82,7 +82,8 @@ pub struct SessionStatus {
     pub users: usize,
     /// Flows opened since the session began.
     pub flows_opened: u64,
-    /// Flows in memory, including flows without an OPEN and reset flows without an answer.
+    /// Flows in memory, including flows without an OPEN and reset flows without an answer; not
+    /// streams of datagrams.
     pub flows_held: usize,
     /// Unread bytes.
     pub memory_received: Bytes,
@@ -153,6 +154,8 @@ pub struct PathStatus {
 pub struct DatagramStatus {
     /// Bindings with state.
     pub bindings: usize,
+    /// Open streams of bindings.
+    pub streams: usize,
     /// Datagrams sent, without copies.
     pub sent: u64,
     /// Copies sent.

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use polyrail_model::{BindingId, Bytes, NodeRole, Unit, UserId, Weight};
+use polyrail_model::{BindingId, Bytes, Destination, NodeRole, Unit, UserId, Weight};
 use polyrail_scheduler::{
     Chain, Decision, Input, Note, PathView, SEGMENT, SegmentView, Turn, rank,
 };
@@ -14,7 +14,8 @@ use super::datagrams::{binding_of, flow_of};
 use super::outlet::Outlet;
 use super::paths::Paths;
 use super::session::Session;
-use crate::datagram::{Queued, UserDatagram};
+use crate::carriers::CarrierSet;
+use crate::datagram::{Binding, Queued, STREAM, UserDatagram};
 use crate::event::Event;
 use crate::limits::ASIDE_MAX;
 use crate::path::Path;
@@ -36,9 +37,20 @@ impl Session {
             return;
         }
         datagrams.push(now, of, Queued { at: now, remote, payload, expedited }, turns);
-        if let (Some(weight), Some(binding)) = (weight, datagrams.bindings.get_mut(&binding)) {
-            binding.weight = weight;
+        let id = binding;
+        let Some(binding) = datagrams.bindings.get_mut(&id) else { return };
+        binding.weight = weight.unwrap_or(binding.weight);
+        self.open_stream(now, id);
+        self.advance(now, id);
+    }
+
+    /// Lets the binding's datagrams go on: into its stream, or to their turn.
+    pub(super) fn advance(&mut self, now: Instant, id: BindingId) {
+        if self.takes_stream(id) {
+            return self.feed_stream(now, id);
         }
+        let Self { datagrams, turns, .. } = self;
+        datagrams.enqueue(now, id, turns);
     }
 
     /// A datagram of the peer has arrived.
@@ -49,13 +61,30 @@ impl Session {
         datagram: Datagram,
         data: &[u8],
     ) {
+        let Some(path) = self.paths.get_mut(slot) else { return };
+        path.datagrams_received += data.len() as u64;
+        let mut carriers = CarrierSet::default();
+        carriers.insert(path.carrier_number);
+        self.take_datagram(now, Some(slot), carriers, datagram, data);
+    }
+
+    /// Takes a datagram that these carriers have carried: over this path, or in a stream.
+    pub(super) fn take_datagram(
+        &mut self,
+        now: Instant,
+        slot: Option<usize>,
+        carriers: CarrierSet,
+        datagram: Datagram,
+        data: &[u8],
+    ) {
         let Datagram { binding: id, sequence, user, weight, remote, .. } = datagram;
         let of = (id, user.unwrap_or_default(), self.clock(now));
-        if let Some(path) = self.paths.get_mut(slot) {
-            path.datagrams_received += data.len() as u64;
-        }
         let role = self.role;
-        let Self { datagrams, turns, paths, .. } = self;
+        let Self { datagrams, turns, paths, flows, .. } = self;
+        if role == NodeRole::Cloud {
+            let stream = datagrams.streams.flow_of(id).and_then(|flow| flows.get_mut(flow));
+            stream.into_iter().for_each(|stream| stream.weight = weight);
+        }
         let Some(binding) = datagrams.binding(now, of, turns) else { return };
         binding.used_at = now;
         if role == NodeRole::Cloud {
@@ -65,26 +94,30 @@ impl Session {
             datagrams.counts.copies_received += 1;
             return;
         }
-        let Some(path) = paths.get(slot) else { return };
-        binding.received_bytes.0 += data.len() as u64;
-        binding.carriers.insert(path.carrier_number);
+        binding.on_received(now, data.len());
+        binding.carriers.add(carriers);
         if self.role == NodeRole::Cloud {
             binding.set_remote(&remote);
         }
         self.traffic.received(now, binding.user, data.len() as u64);
         let payload = data.to_vec();
         let datagram = UserDatagram { binding: id, user, remote, payload, expedited: false };
+        let path = slot.and_then(|slot| paths.get(slot));
         let wait = |old: u32| {
             let old = paths.iter().find(|path| path.carrier_number == old);
-            old.map_or(Duration::ZERO, |old| old.link.srtt().saturating_sub(path.link.srtt()))
+            let behind =
+                |(old, new): (&Path, &Path)| old.link.srtt().saturating_sub(new.link.srtt());
+            old.zip(path).map_or(Duration::ZERO, behind)
         };
-        let passes = binding.reorder.pass(now, path.carrier_number, (sequence, datagram), wait);
+        let by = path.map_or(STREAM, |path| path.carrier_number);
+        let passes = binding.reorder.pass(now, by, (sequence, datagram), wait);
         let holds = binding.reorder.until().is_some();
         datagrams.counts.received += 1;
         self.events.extend(passes.map(|datagram| Event::Datagram { session: self.key, datagram }));
         if holds {
             self.pass_held(now, id);
         }
+        self.open_stream(now, id);
     }
 
     /// Delivers received datagrams that are no longer held back.
@@ -142,10 +175,9 @@ impl Session {
 
     /// The turn of a binding is over: it waits for the next one if it has more.
     fn requeue(&mut self, now: Instant, id: BindingId) {
-        let Self { datagrams, turns, .. } = self;
-        if let Some(binding) = datagrams.bindings.get_mut(&id) {
+        if let Some(binding) = self.datagrams.bindings.get_mut(&id) {
             binding.waits = false;
-            datagrams.enqueue(now, id, turns);
+            self.advance(now, id);
         }
     }
 
@@ -156,6 +188,9 @@ impl Session {
         is_urgent: bool,
         outlet: &mut dyn Outlet,
     ) -> Sent {
+        if self.takes_stream(id) {
+            return Sent::Nothing;
+        }
         let (sent_us, role) = (self.clock(now), self.role);
         let Self { datagrams, paths, .. } = self;
         let Some((user, next)) = datagrams.pop(now, id) else { return Sent::Nothing };
@@ -183,14 +218,7 @@ impl Session {
         if role == NodeRole::Gateway {
             binding.set_remote(&next.remote);
         }
-        let datagram = Datagram {
-            binding: id,
-            sequence: binding.sequence,
-            sent_us,
-            user: (role == NodeRole::Gateway).then_some(user),
-            weight: if role == NodeRole::Gateway { weight } else { Weight::default() },
-            remote: next.remote,
-        };
+        let datagram = header(role, id, binding, next.remote, sent_us);
         binding.on_sent(bytes);
         let (mut frame, unit) = (Vec::new(), Unit::Datagram { expires: now + EXPIRES });
         encode(&Frame::Datagram { datagram, data: &next.payload }, &mut frame);
@@ -229,6 +257,25 @@ impl Session {
     }
 }
 
+/// The header of the next datagram of a binding.
+pub(super) fn header(
+    role: NodeRole,
+    id: BindingId,
+    binding: &Binding,
+    remote: Destination,
+    sent_us: u64,
+) -> Datagram {
+    let is_gateway = role == NodeRole::Gateway;
+    Datagram {
+        binding: id,
+        sequence: binding.sequence,
+        sent_us,
+        user: is_gateway.then_some(binding.user),
+        weight: if is_gateway { binding.weight } else { Weight::default() },
+        remote,
+    }
+}
+
 /// The views of all paths; of a full one that takes real-time datagrams, if it is about one, with
 /// room for it.
 fn views(now: Instant, paths: &Paths, chain: &Chain, is_urgent: bool) -> Vec<PathView> {
@@ -245,7 +292,7 @@ fn views(now: Instant, paths: &Paths, chain: &Chain, is_urgent: bool) -> Vec<Pat
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sent {
     Whole,
-    /// Nothing waits.
+    /// Nothing waits, or it takes the stream.
     Nothing,
     /// No path takes it now.
     Waits,

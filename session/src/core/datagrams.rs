@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use polyrail_model::{BindingId, Bucket, FlowId, UserId};
 use polyrail_scheduler::{Chain, FairQueue, Turn};
 
+use super::streams::Streams;
 use super::turns::Turns;
-use crate::datagram::{Binding, Queued};
+use crate::datagram::{Binding, Patience, Queued};
 use crate::limits::{BINDING_IDLE, BINDINGS_MAX};
 use crate::settings::{DatagramStatus, Settings};
 
@@ -25,6 +26,8 @@ pub(crate) struct Datagrams {
     priority: Bucket,
     /// Bytes that wait, of all users.
     queued_bytes: usize,
+    /// The streams of bindings.
+    pub(super) streams: Streams,
     /// When bindings stop to hold received datagrams back.
     pub(super) held_until: BTreeSet<(Instant, BindingId)>,
     /// When idle bindings and users were last forgotten.
@@ -51,6 +54,7 @@ impl Datagrams {
             users: BTreeMap::new(),
             priority: Bucket::new(now, ALL_PRIORITY_RATE, ALL_PRIORITY_RATE),
             queued_bytes: 0,
+            streams: Streams::default(),
             held_until: BTreeSet::new(),
             swept_at: now,
             counts: DatagramStatus::default(),
@@ -69,7 +73,8 @@ impl Datagrams {
     }
 
     pub fn status(&self) -> DatagramStatus {
-        DatagramStatus { bindings: self.bindings.len(), ..self.counts }
+        let (bindings, streams) = (self.bindings.len(), self.streams.len());
+        DatagramStatus { bindings, streams, ..self.counts }
     }
 
     /// The binding, if there is room for it. A new one begins to send with this number.
@@ -120,18 +125,18 @@ impl Datagrams {
             self.counts.drops.queue += 1;
             return;
         }
-        let before = binding.queued_bytes();
-        binding.push(now, datagram, &mut self.counts.drops);
+        let (before, patience) = (binding.queued_bytes(), patience(&self.streams, of.0, binding));
+        binding.push(now, patience, datagram, &mut self.counts.drops);
         let after = binding.queued_bytes();
         self.count(user, before, after);
-        self.enqueue(now, of.0, turns);
     }
 
     /// The user and the next datagram of a binding; drops those that have waited too long.
     pub(super) fn pop(&mut self, now: Instant, id: BindingId) -> Option<(UserId, Queued)> {
         let binding = self.bindings.get_mut(&id)?;
         let (user, before) = (binding.user, binding.queued_bytes());
-        let next = binding.pop(now, &mut self.counts.drops);
+        let patience = patience(&self.streams, id, binding);
+        let next = binding.pop(now, patience, &mut self.counts.drops);
         let after = binding.queued_bytes();
         self.count(user, before, after);
         Some((user, next?))
@@ -184,6 +189,12 @@ impl Share {
     }
 }
 
+/// How long the datagrams of this binding may wait.
+fn patience(streams: &Streams, id: BindingId, binding: &Binding) -> &'static Patience {
+    let has_stream = streams.flow_of(id).is_some() && binding.prefers_stream();
+    if has_stream { &Patience::STREAM } else { &Patience::SINGLE }
+}
+
 /// The number of a binding among the flows of the fair queue; flows of the wire have smaller ones.
 pub(super) fn flow_of(id: BindingId) -> FlowId {
     FlowId(id.0 | DATAGRAMS)
@@ -205,6 +216,6 @@ const ALL_PRIORITY_RATE: f64 = 250_000.0;
 /// Bytes of copies of one user in a second: two calls.
 const COPY_RATE: f64 = 24_000.0;
 /// Bytes that wait of one user and of all users, with the cost of each datagram.
-const USER_QUEUED_MAX: usize = 512 * 1_024;
+const USER_QUEUED_MAX: usize = 1_024 * 1_024;
 const QUEUED_MAX: usize = 4 * 1_024 * 1_024;
 const SWEEP_EVERY: Duration = Duration::from_secs(1);

@@ -26,6 +26,8 @@ pub(crate) struct Flows {
     pub users: UserFlows,
     /// The open flows that have a number, by number.
     numbered: BTreeMap<FlowId, FlowId>,
+    /// Open flows that are streams of datagrams; they count for no user.
+    pub streams: usize,
     /// Flows that this side has opened.
     opened: u64,
     /// Numbers that were ever used.
@@ -61,6 +63,7 @@ impl Default for Flows {
             open: BTreeMap::new(),
             users: UserFlows::default(),
             numbered: BTreeMap::new(),
+            streams: 0,
             opened: 0,
             seen: Counters::new(FLOW_RANGES_MAX),
             tombstones: BTreeMap::new(),
@@ -89,7 +92,7 @@ impl Flows {
 
     /// The number of flows whose OPEN has not arrived: they belong to no user.
     pub fn unopened(&self) -> usize {
-        self.open.len() - self.users.all()
+        self.open.len() - self.users.all() - self.streams
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Flow> {
@@ -111,7 +114,8 @@ impl Flows {
         if let Some(number) = flow.number {
             self.numbered.insert(number, flow.id);
         }
-        if flow.destination.is_some() {
+        self.streams += usize::from(flow.binding().is_some());
+        if flow.destination().is_some() {
             self.users.add(flow.user, flow.id);
         }
         self.open.insert(flow.id, flow);
@@ -147,6 +151,7 @@ impl Flows {
     pub fn bury(&mut self, id: FlowId) -> Option<Flow> {
         let flow = self.open.remove(&id)?;
         self.users.remove(flow.user, id);
+        self.streams -= usize::from(flow.binding().is_some());
         // Without a number the peer does not know it.
         let Some(number) = flow.number else { return Some(flow) };
         self.numbered.remove(&number);
@@ -194,6 +199,7 @@ impl Flows {
         self.open.clear();
         self.numbered.clear();
         self.users.clear();
+        self.streams = 0;
     }
 }
 

@@ -5,7 +5,9 @@
 
 use std::time::{Duration, Instant};
 
-use polyrail_model::{Channel, FlowId, LinkSample, NodeRole, PathId, PathWish, UserId, Weight};
+use polyrail_model::{
+    Channel, Destination, FlowId, LinkSample, NodeRole, PathId, PathWish, UserId, Weight,
+};
 use polyrail_scheduler::{Note, PathSet};
 
 use super::flows::FlowOutcome;
@@ -18,7 +20,7 @@ use crate::limits::{
     ACK_EVERY, FLOWS_REFUSED_MAX, FLOWS_UNOPENED_MAX, RESET_LINGER, SESSION_PATHS_MAX,
 };
 use crate::path::{Manner, Standing};
-use crate::wire::{Ack, Echo, Frame, Notice, Open, Reset, ResetReason, Said};
+use crate::wire::{Ack, Echo, Frame, Notice, Open, Reset, ResetReason, Said, Target};
 
 impl Session {
     /// Handles a frame that arrived over this tunnel.
@@ -103,30 +105,38 @@ impl Session {
             return Err(Violation("an OPEN from the cloud"));
         }
         let Some(id) = self.ensure_flow(now, open.flow, true)? else { return Ok(()) };
-        let key = self.flow_key(id);
         if let Some(flow) = self.flows.get_mut(id)
-            && flow.destination.is_none()
+            && flow.target.is_none()
             && flow.is_callers()
         {
             flow.user = open.user;
-            flow.destination = Some(open.destination.clone());
+            flow.target = Some(open.target.clone());
             flow.send.limit = flow.send.limit.max(open.window);
-            self.flows.users.add(open.user, id);
-            let kept = match self.refuses_flows {
-                true => Err(ResetReason::Overload),
-                false => self.keep_opened(now, open.user),
-            };
-            match kept {
-                Err(reason) => self.reset(now, id, reason),
-                Ok(()) => {
-                    let (user, destination) = (open.user, open.destination.clone());
-                    self.events.push_back(Event::Opened { flow: key, user, destination });
-                }
+            match &open.target {
+                Target::Server(destination) => self.on_opened(now, id, destination),
+                Target::Binding(binding) => self.accept_stream(now, id, *binding),
             }
         }
         self.on_weight(open.flow, open.marks.weight);
         let run = Run { sequence: 0, open: true, data, fin: open.marks.fin };
         self.on_run(now, slot, open.flow, &run, open.sent_us)
+    }
+
+    /// A new flow leads to this server: tells the caller, or refuses it.
+    fn on_opened(&mut self, now: Instant, id: FlowId, destination: &Destination) {
+        let Some(user) = self.user_of(id) else { return };
+        self.flows.users.add(user, id);
+        let kept = match self.refuses_flows {
+            true => Err(ResetReason::Overload),
+            false => self.keep_opened(now, user),
+        };
+        match kept {
+            Err(reason) => self.reset(now, id, reason),
+            Ok(()) => {
+                let (flow, destination) = (self.flow_key(id), destination.clone());
+                self.events.push_back(Event::Opened { flow, user, destination });
+            }
+        }
     }
 
     /// The gateway states the weight of a flow's user (cloud).
@@ -138,7 +148,7 @@ impl Session {
         }
     }
 
-    /// The open flow with this number. An unknown flow is created without a destination, which
+    /// The open flow with this number. An unknown flow is created without a target, which
     /// follows if the frame `opens` it; for an ended flow, its end is due again.
     fn ensure_flow(
         &mut self,
@@ -225,15 +235,18 @@ impl Session {
             self.outbox.ack_later(now, flow);
         }
         if advanced {
-            self.announce(id);
+            self.announce(now, id);
             self.after_drain(now, id);
         }
         Ok(())
     }
 
-    /// Reports to the caller that the flow is readable, once until it reads.
-    fn announce(&mut self, id: FlowId) {
+    /// Reports to the caller that the flow is readable, once until it reads. Reads a stream.
+    fn announce(&mut self, now: Instant, id: FlowId) {
         let Some(flow) = self.flows.get(id) else { return };
+        if let Some(binding) = flow.binding() {
+            return self.read_stream(now, id, binding);
+        }
         let known = flow.is_callers() && self.is_known(flow);
         if known
             && let Some(flow) = self.flows.get_mut(id)
@@ -294,6 +307,9 @@ impl Session {
             self.relieve();
         }
         self.enqueue(now, id);
+        if let Some(binding) = self.flows.get(id).and_then(Flow::binding) {
+            self.advance(now, binding);
+        }
         if progressed {
             self.feed_starved(now);
         }
@@ -394,6 +410,7 @@ impl Session {
         flow.due.reset |= !reset.answer;
         self.outbox.list(flow);
         self.cut_sending(id, 0);
+        self.leave_stream(now, id);
         if reset.after == 0 {
             self.discard_received(id);
             if self.flows.get(id).is_some_and(|flow| !self.is_known(flow)) {
@@ -408,6 +425,7 @@ impl Session {
     fn note_dialed(&mut self, id: FlowId) {
         if let (NodeRole::Gateway, Some(flow)) = (self.role, self.flows.get_mut(id))
             && flow.life == Life::Live
+            && flow.binding().is_none()
             && !std::mem::replace(&mut flow.dialed, true)
         {
             self.events.push_back(Event::Dialed { flow: self.flow_key(id) });

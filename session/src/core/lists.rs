@@ -22,6 +22,7 @@ impl Session {
             }
         };
         let flows = flows.into_iter().flat_map(|from| self.flows.from(from));
+        let flows = flows.filter(|flow| flow.binding().is_none());
         let flows = flows.map(move |flow| FlowView::of_flow(session, flow, names));
         let bindings = self.datagrams.bindings.range((bindings, Bound::Unbounded));
         flows.chain(bindings.map(move |(id, binding)| {

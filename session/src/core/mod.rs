@@ -16,6 +16,8 @@ mod outlet;
 mod paths;
 mod session;
 mod starved;
+mod stream_traffic;
+mod streams;
 #[cfg(test)]
 mod tests;
 mod transmit;

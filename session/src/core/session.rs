@@ -29,7 +29,7 @@ use crate::limits::{
     WINDOW_SHARE, WRITABLE_MIN,
 };
 use crate::settings::{SessionStatus, Settings};
-use crate::wire::{ResetReason, Terms};
+use crate::wire::{ResetReason, Target, Terms};
 
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -162,7 +162,7 @@ impl Session {
         }
         let (id, limit) = (self.flows.next_id(), self.flow_control.peer_window);
         let mut flow = Flow::new(now, id, user, true, limit, self.window_initial());
-        flow.destination = Some(destination);
+        flow.target = Some(Target::Server(destination));
         flow.hold = true;
         self.flows.insert(flow);
         self.open_line.push_back((now + OPEN_HOLD, id));
@@ -171,7 +171,8 @@ impl Session {
 
     /// The weight of a user changes, also for its open flows and its bindings (gateway).
     pub fn set_weight(&mut self, user: UserId, weight: Weight) {
-        let flows: Vec<FlowId> = self.flows.users.flows_of(user).collect();
+        let (flows, streams) = (&self.flows.users, &self.datagrams.streams);
+        let flows: Vec<FlowId> = flows.flows_of(user).chain(streams.flows_of(user)).collect();
         for id in flows {
             self.flows.get_mut(id).into_iter().for_each(|flow| flow.weight = weight);
         }
@@ -265,7 +266,9 @@ impl Session {
         flow.told_readable = false;
         if taken > 0 {
             flow.moved_at = now;
-            self.traffic.received(now, flow.user, taken);
+            if flow.binding().is_none() {
+                self.traffic.received(now, flow.user, taken);
+            }
         }
         self.flow_control.held_received -= taken;
         flow.recv.tune(now, taken, rtt, self.settings.memory.0 / WINDOW_SHARE);
@@ -315,9 +318,9 @@ impl Session {
 
     // The end of a flow.
 
-    /// Whether the caller knows the flow: in a cloud, whether the OPEN has arrived.
+    /// Whether it is known what the flow is: in a cloud, whether the OPEN has arrived.
     pub(super) fn is_known(&self, flow: &Flow) -> bool {
-        flow.destination.is_some() || self.role == NodeRole::Gateway
+        flow.target.is_some() || self.role == NodeRole::Gateway
     }
 
     /// Ends the flow if both sides are done with it.
@@ -325,7 +328,7 @@ impl Session {
         let Some(flow) = self.flows.get(id).filter(|flow| flow.is_over()) else { return };
         let key = self.flow_key(id);
         match flow.life {
-            _ if !self.is_known(flow) => {}
+            _ if !self.is_known(flow) || flow.binding().is_some() => {}
             Life::Live => self.events.push_back(Event::Closed { flow: key }),
             Life::Ending { reason, .. } => {
                 self.events.push_back(Event::Reset { flow: key, reason })
@@ -339,6 +342,7 @@ impl Session {
     pub(super) fn bury(&mut self, now: Instant, id: FlowId) {
         let Some(mut flow) = self.flows.bury(id) else { return };
         let due = flow.due.ack || flow.due.ack_delayed || flow.due.reset;
+        self.datagrams.streams.forget(now, &flow);
         if due || flow.recv.unacknowledged > 0 {
             flow.number.into_iter().for_each(|number| self.outbox.end(number));
         }
@@ -348,6 +352,7 @@ impl Session {
         self.outbox.due_credit |= self.flow_control.credit.wants_update();
         self.paths.forget_flow(&flow);
         self.paths.withdraw(flow.send.runs.all_units());
+        flow.binding().into_iter().for_each(|binding| self.advance(now, binding));
         self.relieve();
         self.feed_starved(now);
     }
@@ -377,6 +382,7 @@ impl Session {
         self.flows.users.leave(user, id);
         self.cut_sending(id, after);
         self.discard_received(id);
+        self.leave_stream(now, id);
         if after > 0 {
             self.reset_line.push_back((now + RESET_LINGER, id));
             self.enqueue(now, id);
@@ -399,7 +405,7 @@ impl Session {
     /// caller.
     pub(super) fn break_off(&mut self, now: Instant, id: FlowId, reason: ResetReason) {
         let Some(flow) = self.flows.get(id) else { return };
-        if self.is_known(flow) && flow.is_callers() {
+        if self.is_known(flow) && flow.is_callers() && flow.binding().is_none() {
             self.events.push_back(Event::Reset { flow: self.flow_key(id), reason });
         }
         self.reset(now, id, reason);
@@ -407,7 +413,8 @@ impl Session {
 
     /// The session is gone: reports the reset of all flows to the caller; returns how many.
     pub fn abandon(&mut self, reason: ResetReason) -> usize {
-        let told = self.flows.iter().filter(|flow| flow.is_callers() && self.is_known(flow));
+        let told = self.flows.iter().filter(|flow| flow.binding().is_none());
+        let told = told.filter(|flow| flow.is_callers() && self.is_known(flow));
         let told = told.map(|flow| Event::Reset { flow: self.flow_key(flow.id), reason });
         let told: Vec<Event> = told.collect();
         let count = told.len();
@@ -493,6 +500,7 @@ impl Session {
             self.unopened_at,
             self.test().map(|(at, _)| at),
             self.datagrams.held_until.first().map(|&(until, _)| until),
+            self.datagrams.streams.due,
         ];
         lines.chain(paths).chain(parts.into_iter().flatten()).min()
     }
@@ -501,6 +509,7 @@ impl Session {
     pub fn on_timeout(&mut self, now: Instant) {
         self.outbox.on_timeout(now, &mut self.flows);
         self.pass_overdue(now);
+        self.attend_streams(now);
         self.turns.wake_at = self.turns.wake_at.filter(|&at| at > now);
         while let Some(id) = pop_due(&mut self.open_line, now) {
             if let Some(flow) = self.flows.get_mut(id) {
@@ -557,7 +566,7 @@ impl Session {
             heard_going: self.heard_going,
             users: self.flows.users.users(),
             flows_opened: self.flows.users.opened(),
-            flows_held: self.flows.len(),
+            flows_held: self.flows.len() - self.flows.streams,
             memory_received: Bytes(self.flow_control.held_received),
             memory_sent: Bytes(self.flow_control.held_sent),
             credit: Bytes(self.flow_control.credit.left()),

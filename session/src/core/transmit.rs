@@ -132,10 +132,10 @@ impl Session {
         let segment = SegmentView {
             flow: turn.flow,
             offset: piece.start,
-            unsent: Bytes(flow.send.unsent()),
+            unsent: Bytes(flow.send.unsent() + flow.behind),
             backlog: Bytes(self.flow_control.backlog()),
             window: Bytes(allowance.min(flow.send.window())),
-            remaining: Bytes(flow.send.remaining()),
+            remaining: Bytes(flow.send.remaining() + flow.behind),
             carried: piece.carried,
             tail: flow.send.fin,
             reinjected: piece.again,
@@ -169,7 +169,9 @@ impl Session {
         self.reinjected += bytes * copies.len() as u64;
         if let Some(flow) = self.flows.get_mut(turn.flow) {
             flow.queued = false;
+            let binding = flow.binding();
             self.turns.enqueue(now, flow, &self.flow_control);
+            binding.into_iter().for_each(|binding| self.advance(now, binding));
         }
         self.relieve_one(turn.flow);
         Served::Sent
@@ -215,11 +217,11 @@ impl Session {
         let marks = DataMarks { fin: content.fin, tail: flow.send.fin, weight };
         let bytes = content.data.len() as u64;
         let number = flow.number.unwrap_or_default();
-        match (&flow.destination, content.open) {
-            (Some(destination), true) => {
+        match (&flow.target, content.open) {
+            (Some(target), true) => {
                 let (user, window) = (flow.user, flow.recv.limit);
-                let destination = destination.clone();
-                let open = Open { flow: number, user, window, sent_us, marks, destination };
+                let target = target.clone();
+                let open = Open { flow: number, user, window, sent_us, marks, target };
                 encode(&Frame::Open { open, data: content.data }, frame);
             }
             _ => {

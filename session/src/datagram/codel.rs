@@ -3,6 +3,15 @@
 
 use std::time::{Duration, Instant};
 
+/// The parameters of a queue.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Law {
+    /// The wait that the queue may keep.
+    pub target: Duration,
+    /// How long the wait may be longer before the first drop.
+    pub interval: Duration,
+}
+
 /// The control law of one queue.
 #[derive(Debug, Default)]
 pub(crate) struct Codel {
@@ -17,41 +26,37 @@ pub(crate) struct Codel {
 
 impl Codel {
     /// Whether a datagram that has waited for so long is dropped. The last one of a queue never is.
-    pub fn drops(&mut self, now: Instant, waited: Duration, is_last: bool) -> bool {
-        if waited < TARGET || is_last {
+    pub fn drops(&mut self, now: Instant, law: &Law, waited: Duration, is_last: bool) -> bool {
+        let &Law { target, interval } = law;
+        if waited < target || is_last {
             (self.above_until, self.next_drop) = (None, None);
             return false;
         }
-        let until = *self.above_until.get_or_insert(now + INTERVAL);
+        let until = *self.above_until.get_or_insert(now + interval);
         let due = self.next_drop.unwrap_or(until);
         if now < due {
             return false;
         }
         // An episode that follows closely continues with the rate of the last one (RFC 8289 5.4).
         let since = |at: Instant| now.saturating_duration_since(at);
-        let is_close = self.dropped_at.is_some_and(|at| since(at) < INTERVAL * 16);
+        let is_close = self.dropped_at.is_some_and(|at| since(at) < interval * 16);
         self.drops = match self.next_drop {
             Some(_) => self.drops + 1,
             None if is_close && self.drops > 2 => self.drops - 2,
             None => 1,
         };
         self.dropped_at = Some(now);
-        self.next_drop = Some(due.max(now) + INTERVAL.div_f64(f64::from(self.drops).sqrt()));
+        self.next_drop = Some(due.max(now) + interval.div_f64(f64::from(self.drops).sqrt()));
         true
     }
 }
 
-/// The wait that a queue may keep. The tunnel's bbr raises its rate only while datagrams wait, so
-/// with 15 ms and the interval of RFC 8289 a download inside a flow follows its carrier too
-/// slowly.
-const TARGET: Duration = Duration::from_millis(50);
-/// The longest usual round trip (RFC 8289 4.3): on a train, queues of carriers hold a few hundred
-/// milliseconds.
-const INTERVAL: Duration = Duration::from_millis(400);
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const LAW: Law =
+        Law { target: Duration::from_millis(50), interval: Duration::from_millis(400) };
 
     #[test]
     fn queue_that_stays_long_drops_ever_more_and_a_burst_nothing() {
@@ -64,13 +69,13 @@ mod tests {
             for ms in 0..2_000_u64 {
                 let now = begin + Duration::from_millis(ms);
                 let waited = Duration::from_millis(waited_ms);
-                drops[ms as usize / 1_000] += i32::from(codel.drops(now, waited, false));
+                drops[ms as usize / 1_000] += i32::from(codel.drops(now, &LAW, waited, false));
             }
             assert!(range.contains(&drops[0]) && later.contains(&drops[1]), "{drops:?}");
         }
         let mut codel = Codel::default();
         let burst = (0..390).map(|ms| begin + Duration::from_millis(ms));
-        let dropped = burst.filter(|&now| codel.drops(now, Duration::from_millis(90), false));
+        let dropped = burst.filter(|&now| codel.drops(now, &LAW, Duration::from_millis(90), false));
         assert_eq!(dropped.count(), 0);
     }
 
@@ -82,8 +87,8 @@ mod tests {
         let mut drops = |from_s: u64, length_ms: u64| {
             let each = (0..length_ms).map(|ms| begin + Duration::from_millis(from_s * 1_000 + ms));
             let wait = Duration::from_millis(100);
-            let count = each.filter(|&now| codel.drops(now, wait, false)).count();
-            codel.drops(begin + Duration::from_secs(from_s + 9), Duration::ZERO, false);
+            let count = each.filter(|&now| codel.drops(now, &LAW, wait, false)).count();
+            codel.drops(begin + Duration::from_secs(from_s + 9), &LAW, Duration::ZERO, false);
             count
         };
         let (first, long) = (drops(0, 1_200), drops(10, 8_000));

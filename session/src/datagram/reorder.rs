@@ -38,9 +38,14 @@ impl Reorder {
             }
             return Some(datagram);
         }
-        let old = self.carrier.replace(carrier).filter(|&old| old != carrier);
+        let old = self.carrier.replace(carrier);
         if self.until.is_none() {
-            let wait = old.map_or(Duration::ZERO, wait).min(WAIT_MAX);
+            let wait = match old {
+                // A stream has no gap of its own.
+                Some(old) if carrier == STREAM || old == STREAM => STREAM_WAIT,
+                Some(old) if old != carrier => wait(old).min(WAIT_MAX),
+                _ => Duration::ZERO,
+            };
             if wait.is_zero() {
                 self.next = sequence + 1;
                 return Some(datagram);
@@ -74,6 +79,11 @@ impl Reorder {
     }
 }
 
+/// In the place of a carrier: the binding's stream, which uses all.
+pub(crate) const STREAM: u32 = u32::MAX;
+/// Between a stream and single datagrams, in either direction: the slower carrier may be far
+/// behind, and a download that begins must not see a loss.
+const STREAM_WAIT: Duration = Duration::from_millis(100);
 /// A longer wait costs a call more than the order is worth.
 const WAIT_MAX: Duration = Duration::from_millis(50);
 /// 50 ms at 15 Mbit/s.
@@ -132,6 +142,19 @@ mod tests {
                 &[(0, 1, 5), (1, 2, 7), (31, 2, 0), (40, 2, 9), (41, 1, 6)],
                 &[5, 7, 9, 6],
             ),
+        ] {
+            assert_eq!(passes(steps), wanted, "{what}");
+        }
+    }
+
+    #[test]
+    fn stream_and_single_datagrams_wait_for_each_other() {
+        for (what, steps, wanted) in [
+            ("it begins", &[(0, STREAM, 5), (1, STREAM, 6)][..], &[5, 6][..]),
+            ("it waits", &[(0, 1, 5), (1, STREAM, 7), (90, 1, 6)], &[5, 6, 7]),
+            ("not for long", &[(0, 1, 5), (1, STREAM, 7), (101, STREAM, 0)], &[5, 7]),
+            ("behind one of its own", &[(0, STREAM, 5), (1, STREAM, 7), (9, 1, 6)], &[5, 6, 7]),
+            ("a single one waits", &[(0, STREAM, 5), (1, 1, 7), (90, STREAM, 6)], &[5, 6, 7]),
         ] {
             assert_eq!(passes(steps), wanted, "{what}");
         }

@@ -193,6 +193,9 @@ impl Endpoint {
             entry.hellos.clear();
         }
         entry.session.agree(terms);
+        if offer.streams {
+            entry.session.offer_streams();
+        }
         let peer = tunnel.info.peer.clone();
         entry.peer = Some(peer.clone());
         if !std::mem::replace(&mut entry.up, true) {
@@ -337,7 +340,8 @@ impl Endpoint {
         greeting: &Greeting,
     ) -> Result<(), Refusal> {
         let Settings { families, datagrams, reports, speedtests, .. } = self.settings;
-        let offer = Offer { families, datagrams, reports, speedtests };
+        let streams = datagrams;
+        let offer = Offer { families, datagrams, reports, speedtests, streams };
         let Some(entry) = self.sessions.get_mut(&session) else {
             return Err((RejectCode::Unknown, "no such session here"));
         };

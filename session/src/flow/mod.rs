@@ -10,7 +10,7 @@
 //!          until answered and `after` is acknowledged
 //! ```
 //!
-//! A flow whose data arrives before its OPEN is Live without a destination.
+//! A flow whose data arrives before its OPEN is Live without a target.
 
 mod ahead;
 mod ready;
@@ -20,14 +20,14 @@ mod send;
 
 use std::time::{Duration, Instant};
 
-use polyrail_model::{Destination, FlowId, UserId, Weight};
+use polyrail_model::{BindingId, Destination, FlowId, UserId, Weight};
 
 pub(crate) use recv::{RecvHalf, Run, Violation};
 pub(crate) use runs::{Piece, Waiting};
 pub(crate) use send::SendHalf;
 
 use crate::carriers::CarrierSet;
-use crate::wire::ResetReason;
+use crate::wire::{ResetReason, Target};
 
 /// A flow of a session.
 #[derive(Debug)]
@@ -39,8 +39,8 @@ pub(crate) struct Flow {
     pub user: UserId,
     /// Its user's share; the gateway decides it.
     pub weight: Weight,
-    /// The opener keeps it until the OPEN is acknowledged; the acceptor learns it from the OPEN.
-    pub destination: Option<Destination>,
+    /// The server or binding to which it leads; the acceptor learns it from the OPEN.
+    pub target: Option<Target>,
     pub send: SendHalf,
     pub recv: RecvHalf,
     pub life: Life,
@@ -62,6 +62,8 @@ pub(crate) struct Flow {
     pub moved_at: Instant,
     /// The carriers that have carried it, in either direction.
     pub carriers: CarrierSet,
+    /// Bytes that wait for room in the buffer of sent bytes, if it is a stream.
+    pub behind: u64,
     /// The only carriers that may carry the data that this side sends, if it is confined.
     pub only: Option<CarrierSet>,
     /// Bytes sent, with an exponential decay over a second.
@@ -136,7 +138,7 @@ impl Flow {
             number: None,
             user,
             weight: Weight::default(),
-            destination: None,
+            target: None,
             send: SendHalf::new(opens, send_limit),
             recv: RecvHalf::new(window, !opens),
             life: Life::Live,
@@ -150,9 +152,26 @@ impl Flow {
             begun_at: now,
             moved_at: now,
             carriers: CarrierSet::default(),
+            behind: 0,
             only: None,
             recent: 0.0,
             recent_at: now,
+        }
+    }
+
+    /// The server to which it leads.
+    pub fn destination(&self) -> Option<&Destination> {
+        match &self.target {
+            Some(Target::Server(destination)) => Some(destination),
+            _ => None,
+        }
+    }
+
+    /// The binding whose datagrams it carries, if it is a stream.
+    pub fn binding(&self) -> Option<BindingId> {
+        match self.target {
+            Some(Target::Binding(binding)) => Some(binding),
+            _ => None,
         }
     }
 

@@ -157,6 +157,16 @@ impl Decoder {
     }
 }
 
+/// The frame that begins here, and its length; `None` if it is not whole.
+pub(crate) fn first(bytes: &[u8]) -> Result<Option<(Frame<'_>, usize)>, WireError> {
+    match frame_length(bytes)? {
+        Some(length) if length <= bytes.len() => {
+            Ok(Some((decode(bytes[1], &bytes[HEADER..length])?, length)))
+        }
+        _ => Ok(None),
+    }
+}
+
 /// The length of the frame that begins here, header included; `None` if the header is incomplete.
 fn frame_length(bytes: &[u8]) -> Result<Option<usize>, WireError> {
     match bytes.first() {

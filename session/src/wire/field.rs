@@ -11,7 +11,7 @@ use polyrail_model::{
 
 use super::frame::{
     ACK_RANGES_MAX, Ack, CARRIER_NAME_MAX, DataMarks, Datagram, Echo, Greeting, Offer, Open,
-    REASON_MAX, RejectCode, Reset, ResetReason, Said, Terms,
+    REASON_MAX, RejectCode, Reset, ResetReason, Said, Target, Terms,
 };
 
 /// A type that is a field of frames.
@@ -70,11 +70,12 @@ fields! {
         let Families { v4, v6 } = offer.families;
         let families = bit(v4, 0) | bit(v6, 1);
         let more = bit(offer.datagrams, 2) | bit(offer.reports, 3) | bit(offer.speedtests, 4);
-        out.push(families | more);
+        out.push(families | more | bit(offer.streams, 5));
     }, |cursor| cursor.byte().map(|bits| {
         let families = Families { v4: has(bits, 0), v6: has(bits, 1) };
         let (datagrams, reports) = (has(bits, 2), has(bits, 3));
-        Self { families, datagrams, reports, speedtests: has(bits, 4) }
+        let (speedtests, streams) = (has(bits, 4), has(bits, 5));
+        Self { families, datagrams, reports, speedtests, streams }
     });
     DataMarks: |marks, out| {
         out.push(bit(marks.fin, 0) | bit(marks.tail, 1) | weight_bits(marks.weight, 2));
@@ -115,7 +116,7 @@ structs! {
     PathId { 0 }
     SessionId { 0 }
     Terms { window, credit }
-    Open { flow, user, window, sent_us, marks, destination }
+    Open { flow, user, window, sent_us, marks, target }
     Echo { path, sent_us, received_us }
     Reset { flow, answer, reason, last, after }
 }
@@ -193,6 +194,26 @@ impl Field<'_> for Destination {
             }
             _ => Err(FieldError::Invalid("destination kind")),
         }
+    }
+}
+
+impl Field<'_> for Target {
+    fn put(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Server(destination) => destination.put(out),
+            Self::Binding(binding) => {
+                out.push(TARGET_BINDING);
+                binding.put(out);
+            }
+        }
+    }
+
+    fn take(cursor: &mut Cursor<'_>) -> Result<Self, FieldError> {
+        if cursor.0.first() == Some(&TARGET_BINDING) {
+            cursor.byte()?;
+            return Ok(Self::Binding(Field::take(cursor)?));
+        }
+        Field::take(cursor).map(Self::Server)
     }
 }
 
@@ -313,6 +334,8 @@ fn has(bits: u8, place: u8) -> bool {
 const DESTINATION_NAME: u8 = 1;
 const DESTINATION_V4: u8 = 4;
 const DESTINATION_V6: u8 = 6;
+/// Beside the kinds of destinations.
+const TARGET_BINDING: u8 = 2;
 const STALLED: u64 = 1;
 const POLICED: u64 = 2;
 const USED_AS: u64 = 3;

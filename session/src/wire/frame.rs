@@ -182,6 +182,8 @@ pub struct Offer {
     pub reports: bool,
     /// It serves speed tests.
     pub speedtests: bool,
+    /// It takes streams of datagrams. Earlier versions do not.
+    pub streams: bool,
 }
 
 /// The initial credit that a side grants its peer.
@@ -206,8 +208,18 @@ pub struct Open {
     pub sent_us: u64,
     /// End of the flow, tail.
     pub marks: DataMarks,
-    /// The server to dial.
-    pub destination: Destination,
+    /// The server or binding to which it leads.
+    pub target: Target,
+}
+
+/// The far end of a flow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// A server to dial.
+    Server(Destination),
+    /// The peer's end of a binding: the flow is a stream of its DATAGRAM frames, in both
+    /// directions.
+    Binding(BindingId),
 }
 
 /// The fields of a DATAGRAM.

@@ -9,6 +9,7 @@ mod frame;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use codec::first;
 pub use codec::{Decoder, WireError, encode};
 pub use frame::*;
 pub use polyrail_model::codec::NUMBER_MAX;

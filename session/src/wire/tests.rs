@@ -152,7 +152,8 @@ proptest! {
         round_trip(&Frame::Join { session, proof, greeting }, cut);
         let (counter, founder) = numbers;
         let families = Families { v4, v6 };
-        let offer = Offer { families, datagrams: v4, reports: v6, speedtests: v4 };
+        let (datagrams, reports, speedtests, streams) = (v4, v6, v4, v6);
+        let offer = Offer { families, datagrams, reports, speedtests, streams };
         round_trip(&Frame::Welcome { session, counter, founder, offer, terms }, cut);
         round_trip(&Frame::Reject { code: RejectCode::Replayed, reason: reason.clone() }, cut);
         round_trip(&Frame::GoAway { reason }, cut);
@@ -163,12 +164,15 @@ proptest! {
         flow in 1..=NUMBER_MAX, user in number(), sequence in number(),
         times in (number(), number()),
         marks in marks_strategy(), destination in destination_strategy(),
+        binding in 1..=NUMBER_MAX,
         data in prop::collection::vec(any::<u8>(), 0..2_000), cut in 1usize..600,
     ) {
         let flow = FlowId(flow);
         let (sent_us, window) = times;
-        let open = Open { flow, user: UserId(user), window, sent_us, marks, destination };
-        round_trip(&Frame::Open { open, data: &data }, cut);
+        for target in [Target::Server(destination), Target::Binding(BindingId(binding))] {
+            let open = Open { flow, user: UserId(user), window, sent_us, marks, target };
+            round_trip(&Frame::Open { open, data: &data }, cut);
+        }
         round_trip(&Frame::Data { flow, sequence, sent_us, marks, data: &data }, cut);
     }
 
@@ -272,8 +276,7 @@ fn samples() -> Vec<Vec<u8>> {
         Greeting { counter: 3, rank: PathRank::Backup, metered: false, carrier: "a".into() };
     let terms = Terms { window: 65_536, credit: 1 << 24 };
     let marks = DataMarks { fin: true, ..DataMarks::default() };
-    let destination = Destination::Name(HostName::new("example.com").unwrap(), 443);
-    let open = Open { flow, user: UserId(9), window: 65_536, sent_us: 5_000, marks, destination };
+    let server = Destination::Name(HostName::new("example.com").unwrap(), 443);
     let echo = Some(Echo { path: PathId(3), sent_us: 77, received_us: 20_000 });
     let ack = Ack {
         flow,
@@ -294,17 +297,18 @@ fn samples() -> Vec<Vec<u8>> {
         waited_us: 400_000,
         payload: b"opaque",
     };
-    let welcome = |datagrams, reports, speedtests| {
+    let welcome = |datagrams, reports, speedtests, streams| {
         let session = SessionId([8; 16]);
-        let offer = Offer { families: Families::BOTH, datagrams, reports, speedtests };
+        let families = Families::BOTH;
+        let offer = Offer { families, datagrams, reports, speedtests, streams };
         Frame::Welcome { session, counter: 3, founder: 1, offer, terms }
     };
     let frames = [
         Frame::Hello { instance: InstanceId([7; 16]), greeting: greeting.clone(), terms },
         Frame::Join { session: SessionId([8; 16]), proof: [9; 32], greeting },
-        welcome(false, false, false),
+        welcome(false, false, false, false),
         Frame::Reject { code: RejectCode::Unknown, reason: "gone".into() },
-        Frame::Open { open, data: b"GET / HTTP/1.1\r\n\r\n" },
+        Frame::Open { open: open(Target::Server(server)), data: b"GET / HTTP/1.1\r\n\r\n" },
         Frame::Data { flow, sequence: 1_000, sent_us: 6_000, marks, data: b"hello" },
         Frame::Ack(ack),
         Frame::Window { flow: FlowId(0), limit: 1 << 25, drained: 1 << 24 },
@@ -320,16 +324,24 @@ fn samples() -> Vec<Vec<u8>> {
         Frame::Unknown { kind: 0x12 },
         message(false),
         message(true),
-        welcome(true, false, false),
-        welcome(true, true, false),
-        welcome(true, true, true),
+        welcome(true, false, false, false),
+        welcome(true, true, false, false),
+        welcome(true, true, true, false),
     ];
     let encoded = |frame: &Frame<'_>| {
         let mut bytes = Vec::new();
         encode(frame, &mut bytes);
         bytes
     };
-    frames.iter().chain(&weighed_samples()).map(encoded).collect()
+    let stream = Frame::Open { open: open(Target::Binding(BindingId(7))), data: b"" };
+    let streams = [welcome(true, true, true, true), stream];
+    frames.iter().chain(&weighed_samples()).chain(&streams).map(encoded).collect()
+}
+
+fn open(target: Target) -> Open {
+    let (flow, user, window, sent_us) = (FlowId(70), UserId(9), 65_536, 5_000);
+    let marks = DataMarks { fin: true, ..DataMarks::default() };
+    Open { flow, user, window, sent_us, marks, target }
 }
 
 /// Datagrams, and frames with the weight of a user.

@@ -78,15 +78,15 @@ fn datagrams_cross_both_ways_although_one_side_forgets_the_binding() {
 fn waiting_datagrams_of_a_user_and_of_all_users_are_bounded() {
     let mut pair = Pair::over(&["a"]);
     pair.down(0);
-    // The cost of each is 1,064 bytes; a user has 512 KiB, all have 4 MiB.
+    // The cost of each is 1,064 bytes; a user has 1 MiB, all have 4 MiB.
     let mut sent = 0;
-    for user in 1..=20 {
-        for flow in 0..600 {
+    for user in 1..=14 {
+        for flow in 0..1_100 {
             send_up(&mut pair, user * 100_000 + flow, &[0; 1_000]);
             sent += 1;
         }
         let waiting = sent - status(&pair.gateway).drops.queue;
-        assert_eq!(waiting, (user * 492).min(3_942), "after {user} users");
+        assert_eq!(waiting, (user * 985).min(3_942), "after {user} users");
     }
 }
 
@@ -123,7 +123,7 @@ fn nothing_is_lost_when_the_path_of_a_real_time_flow_goes_dark() {
 fn datagrams_without_a_path_are_bounded_and_stale_ones_are_not_sent() {
     let mut pair = Pair::over(&["a"]);
     pair.down(0);
-    for _ in 0..2_000 {
+    for _ in 0..4_000 {
         send_up(&mut pair, 7, &[0; 100]);
     }
     pair.advance(Duration::from_secs(1));
@@ -132,8 +132,8 @@ fn datagrams_without_a_path_are_bounded_and_stale_ones_are_not_sent() {
     let payloads: Vec<_> = received(&pair.at_cloud).iter().map(|one| &one.payload[..]).collect();
     assert_eq!(payloads, [b"fresh"]);
     let DatagramStatus { drops, sent, .. } = status(&pair.gateway);
-    // The cost of each is 164 bytes; 256 KiB may wait.
-    assert_eq!((drops.queue, drops.stale, drops.total(), sent), (402, 1_598, 2_000, 1));
+    // The cost of each is 164 bytes; 512 KiB may wait for a stream.
+    assert_eq!((drops.queue, drops.stale, drops.total(), sent), (804, 3_196, 4_000, 1));
 }
 
 #[test]

@@ -12,7 +12,7 @@ use polyrail_session::limits::{
     FLOW_OVERHEAD, FLOWS_UNOPENED_MAX, REPORT_APART, RESET_LINGER, TUNNELS_MAX,
 };
 use polyrail_session::wire::{
-    Ack, DataMarks, Frame, Greeting, NUMBER_MAX, Notice, Open, Reset, Said, encode,
+    Ack, DataMarks, Frame, Greeting, NUMBER_MAX, Notice, Open, Reset, Said, Target, encode,
 };
 use polyrail_session::{Event, FlowKey, PathReport, ResetReason, Settings, TunnelInfo, TunnelKey};
 
@@ -40,9 +40,10 @@ impl Attack {
     }
 
     fn open(&mut self, flow: u64) {
-        let destination = Destination::Name(HostName::new("a.example").unwrap(), 80);
+        let server = Destination::Name(HostName::new("a.example").unwrap(), 80);
+        let target = Target::Server(server);
         let (user, window, marks) = (UserId(1), 0, DataMarks::default());
-        let open = Open { flow: FlowId(flow), user, window, sent_us: 0, marks, destination };
+        let open = Open { flow: FlowId(flow), user, window, sent_us: 0, marks, target };
         encode(&Frame::Open { open, data: &[] }, &mut self.frames);
     }
 

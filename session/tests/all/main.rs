@@ -11,4 +11,5 @@ mod lists;
 mod messages;
 mod pair;
 mod quotas;
+mod streams;
 mod wishes;

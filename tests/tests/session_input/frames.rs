@@ -7,7 +7,7 @@ use polyrail_model::{
 use polyrail_session::ResetReason;
 use polyrail_session::wire::{
     Ack, DATAGRAM_MAX, DataMarks, Datagram, Echo, Frame, Greeting, MESSAGE_MAX, NUMBER_MAX, Notice,
-    Offer, Open, RejectCode, Reset, Said, Terms, encode,
+    Offer, Open, RejectCode, Reset, Said, Target, Terms, encode,
 };
 use polyrail_sim::dice::Dice;
 
@@ -193,7 +193,10 @@ fn open(dice: &mut Dice) -> Open {
         window: number(dice),
         sent_us: number(dice),
         marks: marks(dice),
-        destination: Destination::Name(name, 80),
+        target: match dice.between(0, 3) {
+            0 => Target::Binding(BindingId(dice.between(1, 4))),
+            _ => Target::Server(Destination::Name(name, 80)),
+        },
     }
 }
 

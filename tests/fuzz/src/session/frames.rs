@@ -7,7 +7,7 @@ use polyrail_model::{
 use polyrail_session::ResetReason;
 use polyrail_session::wire::{
     Ack, DATAGRAM_MAX, DataMarks, Datagram, Echo, Frame, Greeting, MESSAGE_MAX, NUMBER_MAX, Notice,
-    Offer, Open, RejectCode, Reset, Said, Terms,
+    Offer, Open, RejectCode, Reset, Said, Target, Terms,
 };
 
 use crate::input::Input;
@@ -154,7 +154,10 @@ fn open(input: &mut Input<'_>) -> Open {
         window: number(input),
         sent_us: input.short().into(),
         marks: marks(input),
-        destination: Destination::Name(name, 80),
+        target: match input.byte() % 4 {
+            0 => Target::Binding(BindingId(u64::from(input.byte() % 4) + 1)),
+            _ => Target::Server(Destination::Name(name, 80)),
+        },
     }
 }
 
