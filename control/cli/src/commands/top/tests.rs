@@ -1,5 +1,7 @@
 //! The display of recorded answers: two polls of a gateway with LinkDB, and two of a cloud without.
 
+use std::sync::LazyLock;
+
 use polyrail_admin::{DrainState, PathPhase, SessionPhase};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::Value;
@@ -15,7 +17,9 @@ const CLOUD: &str = include_str!("recorded/cloud.json");
 /// The recorded polls, a second apart.
 fn polls(recorded: &str) -> Vec<Answers> {
     let polls: Vec<Value> = serde_json::from_str(recorded).unwrap();
-    let begin = Instant::now();
+    // The same for all calls: tests compare the polls of two.
+    static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
+    let begin = *BEGIN;
     let answers = |(second, poll): (u64, Value)| {
         let at = begin + Duration::from_secs(second);
         let list = |name: &str| poll[name][name].clone();
