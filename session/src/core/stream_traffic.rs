@@ -46,10 +46,12 @@ impl Session {
     /// Opens a stream for a binding that needs one (gateway).
     pub(super) fn open_stream(&mut self, now: Instant, id: BindingId) {
         let streams = &self.datagrams.streams;
-        let is_offered = streams.offered && self.going_away.is_none() && !self.peer_going;
+        if !streams.offered || self.going_away.is_some() || self.peer_going {
+            return;
+        }
         let Some(binding) = self.datagrams.bindings.get(&id) else { return };
         let (user, weight) = (binding.user, binding.weight);
-        let is_wanted = is_offered && binding.is_bulk(now) && self.stream_of(id).is_none();
+        let is_wanted = binding.is_bulk(now) && self.stream_of(id).is_none();
         if !is_wanted || streams.pauses(now, user) {
             return;
         }

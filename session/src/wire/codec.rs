@@ -142,11 +142,8 @@ impl Decoder {
                 self.partial.clear();
             }
         }
-        while let Some(length) = frame_length(bytes)? {
-            if bytes.len() < length {
-                break;
-            }
-            each(decode(bytes[1], &bytes[HEADER..length])?);
+        while let Some((frame, length)) = first(bytes)? {
+            each(frame);
             bytes = &bytes[length..];
         }
         self.partial.extend_from_slice(bytes);
