@@ -91,13 +91,13 @@ impl Meter {
         connection: &Connection,
         now: Instant,
     ) -> Option<Instant> {
-        let Some(pacer) = &self.pacer else {
-            return self.bbr.release_time(connection, now);
+        let (at, most) = match &self.pacer {
+            Some(pacer) => (Some(pacer.next_at()), Some(pacer.window())),
+            None => (self.bbr.release_time(connection, now), self.bbr.bound()),
         };
-        let (at, window) = (pacer.next_at(), pacer.window());
         // An acknowledgement opens a full window; until then only short packets leave.
-        let is_full = self.in_flight(connection) >= window;
-        Some(if is_full { now + FULL_WAIT } else { at })
+        let is_full = most.is_some_and(|most| self.in_flight(connection) >= most);
+        if is_full { Some(now + FULL_WAIT) } else { at }
     }
 
     /// Datagrams were received; returns whether they contained valid packets.
@@ -130,6 +130,8 @@ impl Meter {
             let in_flight = path.cwnd.saturating_sub(room * part);
             self.offset = self.difference(&stats) - in_flight as i64;
         }
+        let in_flight = (self.difference(&stats) - self.offset).max(0) as usize;
+        self.bbr.on_acknowledged(now, stats.acked_bytes, in_flight);
         self.tell_pacer(connection, |pacer, in_flight| {
             pacer.on_received(connection, now, in_flight);
         });
@@ -225,7 +227,7 @@ impl Meter {
             srtt: path.rtt,
             rtt_min: path.min_rtt.unwrap_or(path.rtt).min(path.rtt),
             rtt_var: path.rttvar,
-            window: Bytes(self.window as u64),
+            window: Bytes(self.window.min(self.bbr.bound().unwrap_or(usize::MAX)) as u64),
             in_flight: Bytes(in_flight as u64),
             unsent: Bytes(unsent as u64),
             delivery_rate: match &self.pacer {
