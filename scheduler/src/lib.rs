@@ -37,5 +37,8 @@ pub const SEGMENT: u64 = 1_400;
 /// into one TLS record of 16,384 bytes.
 pub const RUN_MAX: u64 = 11 * SEGMENT;
 
+/// The longest time for which a session delays an acknowledgement.
+pub const ACK_DELAY_MAX: std::time::Duration = std::time::Duration::from_millis(50);
+
 /// The most paths that one session may have at once; one bit each in a [`PathSet`].
 pub const PATHS_MAX: usize = 64;

@@ -60,7 +60,7 @@ pub const ACK_UPLINK_SHARE: f64 = 0.03;
 pub const ACK_RECEIVED_SHARE: f64 = 0.002;
 
 /// An acknowledgement leaves after this time even if the share is used up.
-pub const ACK_DELAY_MAX: Duration = Duration::from_millis(50);
+pub const ACK_DELAY_MAX: Duration = polyrail_scheduler::ACK_DELAY_MAX;
 
 /// The maximum of control frames that travel together, in bytes; a full tunnel still takes as many.
 pub const CONTROL_BATCH: usize = 4 * 1024;

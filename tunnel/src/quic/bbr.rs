@@ -32,9 +32,8 @@ pub(super) struct Bbr {
     rate: Option<f64>,
     /// When the next packet may leave, after the draining.
     next_at: Option<Instant>,
-    /// The least round-trip time in seconds, and the bandwidth-delay product.
+    /// The least round-trip time in seconds.
     rtt: f64,
-    product: f64,
     steadiness: Steadiness,
 }
 
@@ -77,15 +76,15 @@ impl Bbr {
             return;
         };
         self.rtt = path.min_rtt.unwrap_or(path.rtt).as_secs_f64();
-        self.product = rate * self.rtt;
-        if self.rate.is_some() || in_flight as f64 <= self.product {
+        if self.rate.is_some() || in_flight as f64 <= rate * self.rtt {
             self.rate = Some(rate);
         }
     }
 
     /// So many bytes were acknowledged in all.
     pub(super) fn on_acknowledged(&mut self, now: Instant, acked: u64, in_flight: usize) {
-        self.steadiness.look(now, acked, (in_flight as f64) < self.product * SHOWN_PART);
+        let shown = self.rate.unwrap_or(0.0) * self.rtt * SHOWN_PART;
+        self.steadiness.look(now, acked, (in_flight as f64) < shown);
     }
 
     /// The bytes in flight that suffice, if the carrier is steady.

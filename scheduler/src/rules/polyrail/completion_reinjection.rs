@@ -28,7 +28,7 @@ use polyrail_model::Bytes;
 
 use crate::params::{ParamError, Reader};
 use crate::rules::path_rate::attainable_rate;
-use crate::{Again, Handler, Note, OutView, PathView};
+use crate::{ACK_DELAY_MAX, Again, Handler, Note, OutView, PathView};
 
 #[derive(Clone, Debug)]
 pub struct CompletionReinjection {
@@ -111,8 +111,6 @@ impl Handler for CompletionReinjection {
     }
 }
 
-/// Of the peer's session.
-const ACK_DELAY_MAX: Duration = Duration::from_millis(50);
 /// The path stalls long before.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
