@@ -9,6 +9,8 @@ use std::time::Duration;
 use polyrail_model::{Bitrate, Direction, Handover, Position, RouteId, TripId};
 use serde::{Deserialize, Serialize};
 
+use crate::creator::{creator_hash, creator_of, with_creator};
+
 /// A log, by its number in this database file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LogNumber(pub u32);
@@ -45,13 +47,19 @@ pub enum Entry {
 }
 
 impl Entry {
-    /// The track.
-    pub fn route_mut(&mut self) -> &mut RouteId {
-        match self {
+    /// Names the creator of its track if it was imported before the log had a name. Returns whether
+    /// it was.
+    pub(crate) fn name_creator(&mut self, creator: u32) -> bool {
+        let route = match self {
             Self::Handover(handover, _) => &mut handover.route,
             Self::Track(piece) => &mut piece.route,
             Self::Rates(rates) => &mut rates.route,
+        };
+        let is_unnamed = creator_of(*route) == creator_hash("");
+        if is_unnamed {
+            *route = with_creator(*route, creator);
         }
+        is_unnamed
     }
 }
 

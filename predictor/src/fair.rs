@@ -36,7 +36,8 @@ pub(crate) fn holder(
     only(all).or(if is_projection { creator } else { only(recorders) })
 }
 
-fn only(mut writers: impl Iterator<Item = WriterNumber>) -> Option<WriterNumber> {
+/// The only writer, if there is just one.
+pub(crate) fn only(mut writers: impl Iterator<Item = WriterNumber>) -> Option<WriterNumber> {
     let first = writers.next()?;
     writers.all(|writer| writer == first).then_some(first)
 }
@@ -80,7 +81,7 @@ pub(crate) fn victims<K>(
 /// How many items of each writer count for the node `own`, from the writers of all items: of its
 /// own all, of another no more than the median of the others' numbers, the higher one of two. So a
 /// writer with few items lowers nobody's. A single writer counts in full.
-pub(crate) fn weights(
+fn weights(
     writers: impl Iterator<Item = WriterNumber>,
     own: WriterNumber,
 ) -> BTreeMap<WriterNumber, usize> {
@@ -96,6 +97,21 @@ pub(crate) fn weights(
         *count = most.map_or(*count, |most| (*most).min(*count));
     }
     counts
+}
+
+/// The items that count for the node `own`, from all items, the newest first: of each writer the
+/// newest, as many as [`weights`] says.
+pub(crate) fn weighed<'a, T: Copy + 'a>(
+    newest_first: impl Iterator<Item = &'a T> + Clone,
+    writer: impl Fn(&T) -> WriterNumber,
+    own: WriterNumber,
+) -> Vec<T> {
+    let mut left = weights(newest_first.clone().map(&writer), own);
+    let counts = |one: &&T| {
+        let left = left.get_mut(&writer(*one)).filter(|left| **left > 0);
+        left.map(|left| *left -= 1).is_some()
+    };
+    newest_first.filter(counts).copied().collect()
 }
 
 #[cfg(test)]

@@ -4,19 +4,17 @@
 //! train that stays in a place must not outweigh the trains that pass it. For the same reason no
 //! writer outweighs the others ([`CellHistory::weighed`]).
 
-use std::borrow::Cow;
 use std::collections::{BTreeSet, VecDeque};
 
 use polyrail_model::{
     CellId, Direction, Handover, HandoverOutcome, Position, RouteId, Rsrp, TripId,
 };
-use serde::{Deserialize, Serialize};
 
 use crate::entry::{EntryKey, WriterNumber};
-use crate::fair::{crowded_out, weights};
+use crate::fair::{crowded_out, weighed};
 
 /// The key of a history: the handovers out of one cell, on one track, in one direction.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CellKey {
     /// The carrier.
     pub carrier: String,
@@ -37,29 +35,23 @@ impl CellKey {
 }
 
 /// One handover out of a cell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Passage {
     /// The trip.
     pub trip: TripId,
     /// The number of the handover in its trip.
     pub sequence: u32,
     /// The position at its beginning.
-    #[serde(rename = "position_m")]
     pub position: Position,
     /// The power of the cell.
-    #[serde(rename = "rsrp_dbm")]
     pub rsrp: Option<Rsrp>,
     /// How it ended.
     pub outcome: HandoverOutcome,
     /// Who observed it.
-    #[serde(skip)]
     pub writer: WriterNumber,
     /// Its entry.
-    #[serde(skip)]
     pub entry: EntryKey,
     /// It was recorded on another track, and `position` is the projection on this one.
-    #[serde(skip)]
     pub projected: bool,
 }
 
@@ -67,10 +59,10 @@ impl Passage {
     /// The passage of a writer's handover; none while the train stood. A modem that alternates
     /// between cells at a platform, or in a depot at night, says nothing about passing trains.
     pub fn of(writer: WriterNumber, entry: EntryKey, handover: &Handover) -> Option<Self> {
-        let Handover { trip, sequence, position, rsrp, outcome, .. } = *handover;
+        let Handover { trip, sequence, position, speed, rsrp, outcome, .. } = *handover;
         let projected = false;
         let passage = Self { trip, sequence, position, rsrp, outcome, writer, entry, projected };
-        is_learned(handover).then_some(passage)
+        (speed.metres_per_second() >= STANDING).then_some(passage)
     }
 
     fn is_of_trip(&self, other: &Self) -> bool {
@@ -142,71 +134,25 @@ impl CellHistory {
         self.passages.iter().map(|one| one.writer).collect()
     }
 
-    /// The only writer, if there is just one.
-    pub fn sole_writer(&self) -> Option<WriterNumber> {
-        let first = self.passages.front()?.writer;
-        self.passages.iter().all(|one| one.writer == first).then_some(first)
-    }
-
     /// The history as it counts for a node: of each other writer only the newest passages, no more
     /// than the median of the others' numbers. A writer with the cell for itself has nobody to
     /// compare with, and counts in full.
-    pub fn weighed(&self, own: WriterNumber) -> Cow<'_, Self> {
-        if self.sole_writer().is_some() {
-            return Cow::Borrowed(self);
-        }
-        let mut left = weights(self.passages.iter().map(|one| one.writer), own);
-        if left.values().sum::<usize>() == self.passages.len() {
-            return Cow::Borrowed(self);
-        }
-        let counts = |one: &&Passage| {
-            let left = left.get_mut(&one.writer).filter(|left| **left > 0);
-            left.map(|left| *left -= 1).is_some()
-        };
-        let newest_first = self.passages.iter().rev().filter(counts).copied();
-        let mut passages: VecDeque<Passage> = newest_first.collect();
-        passages.make_contiguous().reverse();
-        Cow::Owned(Self { passages })
+    pub fn weighed(&self, own: WriterNumber) -> Self {
+        let newest_first = weighed(self.passages.iter().rev(), |one| one.writer, own);
+        Self { passages: newest_first.into_iter().rev().collect() }
     }
 
-    /// The number of trips with a failure at a position that `counts` accepts.
-    pub fn trips_that_failed(&self, counts: impl Fn(Position) -> bool) -> u32 {
-        let failed = |one: &&Passage| one.outcome.is_failure() && counts(one.position);
-        let trips: BTreeSet<(WriterNumber, TripId)> =
-            self.passages.iter().filter(failed).map(|one| (one.writer, one.trip)).collect();
+    /// The number of trips with a failure.
+    pub fn trips_that_failed(&self) -> u32 {
+        let failed = self.passages.iter().filter(|one| one.outcome.is_failure());
+        let trips: BTreeSet<_> = failed.map(|one| (one.writer, one.trip)).collect();
         trips.len() as u32
-    }
-
-    /// The history without one trip.
-    pub fn without(&self, trip: TripId) -> Self {
-        self.retained(|one| one.trip != trip)
-    }
-
-    /// The history without one writer.
-    pub fn without_writer(&self, writer: WriterNumber) -> Self {
-        self.retained(|one| one.writer != writer)
     }
 
     /// The passages that `keeps` accepts.
     pub(crate) fn retained(&self, mut keeps: impl FnMut(&Passage) -> bool) -> Self {
         Self { passages: self.passages.iter().filter(|one| keeps(one)).copied().collect() }
     }
-}
-
-impl FromIterator<Passage> for CellHistory {
-    /// Collects passages, oldest trip first, within the bounds of a history.
-    fn from_iter<I: IntoIterator<Item = Passage>>(passages: I) -> Self {
-        let mut history = Self::default();
-        for passage in passages {
-            history.insert(passage);
-        }
-        history
-    }
-}
-
-/// Whether cells learn from a handover: not while the train stood.
-pub fn is_learned(handover: &Handover) -> bool {
-    handover.speed.metres_per_second() >= STANDING
 }
 
 /// Passages of a cell; smartcore's SVM takes seconds for thousands.
@@ -250,10 +196,6 @@ mod tests {
         for order in orders {
             assert_eq!(held(&of(order)), [(1, 3), (1, 5), (2, 1), (2, 2)], "{order:?}");
         }
-        let all = orders[1].iter().map(|(trip, sequence)| of(&[(*trip, *sequence)]));
-        let all: CellHistory =
-            all.flat_map(|one| one.passages().copied().collect::<Vec<_>>()).collect();
-        assert_eq!(all, of(orders[0]), "as from a file");
     }
 
     /// A train alternates between cells all night.

@@ -16,21 +16,6 @@ use crate::entry::{
     CARRIER_NAME_MAX, ENTRY_BYTES_MAX, Entry, Link, RateSample, Rates, Spot, TrackPiece, TrackPoint,
 };
 
-/// Checks the carrier's name, the time and the outage of a handover from a peer or a file.
-///
-/// # Errors
-/// Names the first invalid field.
-pub(crate) fn check(handover: &Handover) -> Result<(), FieldError> {
-    check_carrier(&handover.carrier)?;
-    if handover.at_ms > AT_MS_MAX {
-        return Err(FieldError::Invalid("time"));
-    }
-    if handover.dark > DARK_MAX {
-        return Err(FieldError::Invalid("outage"));
-    }
-    Ok(())
-}
-
 /// Encodes a valid entry. Durations are truncated: outages to milliseconds, delays to microseconds.
 pub(crate) fn encode(entry: &Entry) -> Vec<u8> {
     match entry {
@@ -48,13 +33,15 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Entry, FieldError> {
     if bytes.len() > ENTRY_BYTES_MAX {
         return Err(FieldError::Invalid("length of an entry"));
     }
-    match bytes.first() {
-        Some(&HANDOVER) => decode_handover(bytes),
-        Some(&TRACK) => decode_piece(bytes).map(Entry::Track),
-        Some(&RATES) => decode_rates(bytes).map(Entry::Rates),
-        Some(_) => Err(FieldError::Invalid("kind of an entry")),
-        None => Err(FieldError::Truncated),
-    }
+    let entry = match bytes.first() {
+        Some(&HANDOVER) => decode_handover(bytes)?,
+        Some(&TRACK) => Entry::Track(decode_piece(bytes)?),
+        Some(&RATES) => Entry::Rates(decode_rates(bytes)?),
+        Some(_) => return Err(FieldError::Invalid("kind of an entry")),
+        None => return Err(FieldError::Truncated),
+    };
+    check_entry(&entry)?;
+    Ok(entry)
 }
 
 /// Whether these are the bytes of a piece of a track.
@@ -62,23 +49,26 @@ pub(crate) fn is_piece(bytes: &[u8]) -> bool {
     bytes.first() == Some(&TRACK)
 }
 
-/// Checks an entry of this node or of a file.
+/// Checks an entry of this node, of a peer or of a file.
 ///
 /// # Errors
 /// Names the first invalid field.
 pub(crate) fn check_entry(entry: &Entry) -> Result<(), FieldError> {
+    let invalid = |field| Err(FieldError::Invalid(field));
     match entry {
+        Entry::Handover(handover, _) if handover.at_ms > AT_MS_MAX => invalid("time"),
+        Entry::Handover(handover, _) if handover.dark > DARK_MAX => invalid("outage"),
         Entry::Handover(handover, spot) => {
-            check(handover)?;
+            check_carrier(&handover.carrier)?;
             spot.iter().try_for_each(check_spot)
         }
         Entry::Track(piece) if piece.is_valid() => Ok(()),
-        Entry::Track(_) => Err(FieldError::Invalid("piece of a track")),
+        Entry::Track(_) => invalid("piece of a track"),
+        Entry::Rates(rates) if !(1..=Rates::SAMPLES_MAX).contains(&rates.samples.len()) => {
+            invalid("number of samples")
+        }
         Entry::Rates(rates) => {
             check_carrier(&rates.carrier)?;
-            if !(1..=Rates::SAMPLES_MAX).contains(&rates.samples.len()) {
-                return Err(FieldError::Invalid("number of samples"));
-            }
             rates.samples.iter().flat_map(|sample| &sample.spot).try_for_each(check_spot)
         }
     }
@@ -91,7 +81,7 @@ fn encode_handover(handover: &Handover, spot: Option<&Spot>) -> Vec<u8> {
     out.varint(handover.at_ms);
     out.text(&handover.carrier);
     out.fixed(handover.route.0);
-    out.byte(
+    out.0.push(
         handover.direction as u8
             | u8::from(handover.to.is_some()) << 1
             | u8::from(handover.rsrp.is_some()) << 2
@@ -104,10 +94,12 @@ fn encode_handover(handover: &Handover, spot: Option<&Spot>) -> Vec<u8> {
     if let Some(to) = handover.to {
         out.varint(to.0);
     }
-    out.rsrp(handover.rsrp);
+    if let Some(rsrp) = handover.rsrp {
+        out.signed(rsrp.deci_dbm().into());
+    }
     out.varint(u64::try_from(handover.dark.as_millis()).unwrap_or(u64::MAX));
     out.spot(spot);
-    out.finish()
+    out.0
 }
 
 fn decode_handover(bytes: &[u8]) -> Result<Entry, FieldError> {
@@ -122,7 +114,8 @@ fn decode_handover(bytes: &[u8]) -> Result<Entry, FieldError> {
     let speed = Speed { centimetres_per_second: from.number("speed")? };
     let left = CellId(from.varint()?);
     let to = if flags & 0b10 != 0 { Some(CellId(from.varint()?)) } else { None };
-    let rsrp = from.rsrp(flags & 0b100 != 0)?;
+    let rsrp = (flags & 0b100 != 0).then(|| from.signed("RSRP")).transpose()?;
+    let rsrp = rsrp.map(|deci| Rsrp::from_deci_dbm(deci).ok_or(FieldError::Invalid("RSRP")));
     let dark = Duration::from_millis(from.varint()?);
     let spot = from.spot(flags & 0b10_0000 != 0)?;
     from.finish()?;
@@ -137,11 +130,10 @@ fn decode_handover(bytes: &[u8]) -> Result<Entry, FieldError> {
         speed,
         from: left,
         to,
-        rsrp,
+        rsrp: rsrp.transpose()?,
         outcome: HandoverOutcome::from_bits(flags >> 3),
         dark,
     };
-    check(&handover)?;
     Ok(Entry::Handover(handover, spot))
 }
 
@@ -158,32 +150,31 @@ fn encode_piece(piece: &TrackPiece) -> Vec<u8> {
             out.signed(i64::from(now) - i64::from(before));
         }
         before = now;
-        out.byte(point.weight);
+        out.0.push(point.weight);
     }
-    out.finish()
+    out.0
 }
 
 fn decode_piece(bytes: &[u8]) -> Result<TrackPiece, FieldError> {
     let mut from = Reader::new(bytes, TRACK)?;
     let route = RouteId(from.fixed()?);
     let piece = from.signed("piece")?;
+    // A wrong number ends with the bytes.
     let count: usize = from.number("number of points")?;
-    if count > TrackPiece::POINTS_MAX {
-        return Err(FieldError::Invalid("number of points"));
-    }
-    let mut points = Vec::with_capacity(count);
+    let mut points = Vec::new();
     let mut before = [0i32; 3];
     for _ in 0..count {
         for field in &mut before {
-            *field = from.difference(*field)?;
+            let number = i64::from(*field).checked_add(from.signed::<i64>("difference")?);
+            let number = number.and_then(|number| i32::try_from(number).ok());
+            *field = number.ok_or(FieldError::Invalid("difference"))?;
         }
         let [latitude, longitude, decimetres] = before;
         let weight = from.byte()?;
         points.push(TrackPoint { latitude, longitude, position: Position { decimetres }, weight });
     }
     from.finish()?;
-    let piece = TrackPiece { route, piece, points };
-    if piece.is_valid() { Ok(piece) } else { Err(FieldError::Invalid("piece of a track")) }
+    Ok(TrackPiece { route, piece, points })
 }
 
 fn encode_rates(rates: &Rates) -> Vec<u8> {
@@ -191,10 +182,10 @@ fn encode_rates(rates: &Rates) -> Vec<u8> {
     out.fixed(rates.trip.0);
     out.text(&rates.carrier);
     out.fixed(rates.route.0);
-    out.byte(rates.direction as u8 | (rates.link as u8) << 1);
+    out.0.push(rates.direction as u8 | (rates.link as u8) << 1);
     out.varint(rates.samples.len() as u64);
     for RateSample { position, spot, rate, delay } in &rates.samples {
-        out.byte(
+        out.0.push(
             u8::from(rate.is_some())
                 | u8::from(delay.is_some()) << 1
                 | u8::from(spot.is_some()) << 2,
@@ -208,22 +199,18 @@ fn encode_rates(rates: &Rates) -> Vec<u8> {
         }
         out.spot(spot.as_ref());
     }
-    out.finish()
+    out.0
 }
 
 fn decode_rates(bytes: &[u8]) -> Result<Rates, FieldError> {
     let mut from = Reader::new(bytes, RATES)?;
     let trip = TripId(from.fixed()?);
     let carrier = from.text()?;
-    check_carrier(&carrier)?;
     let route = RouteId(from.fixed()?);
     let flags = from.flags(0b11)?;
     let link = if flags & 0b10 == 0 { Link::Up } else { Link::Down };
     let count: usize = from.number("number of samples")?;
-    if !(1..=Rates::SAMPLES_MAX).contains(&count) {
-        return Err(FieldError::Invalid("number of samples"));
-    }
-    let mut samples = Vec::with_capacity(count);
+    let mut samples = Vec::new();
     for _ in 0..count {
         let has = from.flags(0b111)?;
         let position = Position { decimetres: from.signed("position")? };
@@ -244,22 +231,18 @@ fn check_spot(spot: &Spot) -> Result<(), FieldError> {
 }
 
 /// Checks a carrier's name: 1 to 32 bytes, no control characters.
-pub(crate) fn check_carrier(name: &str) -> Result<(), FieldError> {
+fn check_carrier(name: &str) -> Result<(), FieldError> {
     let is_bounded = (1..=CARRIER_NAME_MAX).contains(&name.len());
     let is_valid = is_bounded && !name.contains(char::is_control);
     if is_valid { Ok(()) } else { Err(FieldError::Invalid("carrier")) }
 }
 
 /// Encodes a value with its kind or version.
-pub(crate) struct Writer(Vec<u8>);
+pub(crate) struct Writer(pub(crate) Vec<u8>);
 
 impl Writer {
     pub(crate) fn new(version: u8) -> Self {
         Self(vec![version])
-    }
-
-    pub(crate) fn byte(&mut self, byte: u8) {
-        self.0.push(byte);
     }
 
     pub(crate) fn fixed(&mut self, number: u64) {
@@ -283,22 +266,12 @@ impl Writer {
         self.0.extend(text.as_bytes());
     }
 
-    fn rsrp(&mut self, rsrp: Option<Rsrp>) {
-        if let Some(rsrp) = rsrp {
-            self.signed(rsrp.deci_dbm().into());
-        }
-    }
-
     fn spot(&mut self, spot: Option<&Spot>) {
         if let Some(Spot { latitude, longitude, heading }) = spot {
             self.0.extend(latitude.to_be_bytes());
             self.0.extend(longitude.to_be_bytes());
             self.0.push(*heading);
         }
-    }
-
-    pub(crate) fn finish(self) -> Vec<u8> {
-        self.0
     }
 }
 
@@ -352,21 +325,6 @@ impl<'a> Reader<'a> {
         T::try_from(number).map_err(|_| FieldError::Invalid(name))
     }
 
-    fn rsrp(&mut self, is_present: bool) -> Result<Option<Rsrp>, FieldError> {
-        if !is_present {
-            return Ok(None);
-        }
-        let rsrp = Rsrp::from_deci_dbm(self.signed("RSRP")?);
-        rsrp.map(Some).ok_or(FieldError::Invalid("RSRP"))
-    }
-
-    /// A signed difference to a number.
-    fn difference(&mut self, before: i32) -> Result<i32, FieldError> {
-        let number = i64::from(before).checked_add(self.signed::<i64>("difference")?);
-        let number = number.and_then(|number| i32::try_from(number).ok());
-        number.ok_or(FieldError::Invalid("difference"))
-    }
-
     /// A number up to [`NUMBER_MAX`].
     fn limited(&mut self) -> Result<u64, FieldError> {
         let number = Some(self.varint()?).filter(|number| *number <= NUMBER_MAX);
@@ -378,9 +336,7 @@ impl<'a> Reader<'a> {
             return Ok(None);
         }
         let [latitude, longitude] = [self.0.array()?, self.0.array()?].map(i32::from_be_bytes);
-        let spot = Spot { latitude, longitude, heading: self.byte()? };
-        check_spot(&spot)?;
-        Ok(Some(spot))
+        Ok(Some(Spot { latitude, longitude, heading: self.byte()? }))
     }
 
     pub(crate) fn text(&mut self) -> Result<String, FieldError> {

@@ -134,7 +134,7 @@ impl Foresight {
     /// Users' flows go to this session, which is up (gateway): forecasts and telemetry follow. The
     /// databases replicate over all sessions.
     pub fn follow(&self, session: SessionKey) {
-        self.worker.follow(session);
+        self.worker.feed(Input::Follow(session));
     }
 
     /// A carrier is dark when its path stalls and no other path of it carries.

@@ -5,20 +5,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use polyrail_predictor::entry::LogId;
-use polyrail_predictor::shared::{ENTRIES_MAX, Span, Want};
+use polyrail_predictor::shared::{ENTRIES_MAX, News, Span, Want};
 use polyrail_predictor::wire::Mark;
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_postgres::{Client, Row, Statement};
 
 use crate::schema;
-use crate::server::Task;
 use crate::{Server, SharedError};
 
 /// A connected database whose schema this program knows.
 pub(crate) struct Database {
     client: Client,
-    _task: Task,
+    _task: JoinSet<()>,
     list: Statement,
     append: Statement,
     read: Statement,
@@ -26,17 +26,6 @@ pub(crate) struct Database {
     numbers: BTreeMap<LogId, i32>,
     /// Everything that older transactions have changed was listed.
     horizon: String,
-}
-
-/// What an append did.
-#[derive(Debug, Default)]
-pub(crate) struct Taken {
-    /// The marks of the logs that took entries.
-    pub(crate) marks: Vec<Mark>,
-    /// Logs that took none.
-    pub(crate) refused: Vec<LogId>,
-    /// The number of new entries.
-    pub(crate) added: u64,
 }
 
 impl Database {
@@ -48,7 +37,7 @@ impl Database {
         let (client, task) = server.connect(notified).await?;
         within(async {
             client.batch_execute(BEGIN).await?;
-            schema::check(&client).await?;
+            schema::matches(schema::version(&client).await?)?;
             Ok(Database {
                 list: client.prepare(LIST).await?,
                 append: client.prepare(APPEND).await?,
@@ -91,8 +80,8 @@ impl Database {
         Ok(marks)
     }
 
-    /// Appends spans in one transaction.
-    pub(crate) async fn append(&self, spans: Vec<Span>) -> Result<Taken, SharedError> {
+    /// Appends spans in one transaction. The news have the marks of the logs that took entries.
+    pub(crate) async fn append(&self, spans: Vec<Span>) -> Result<News, SharedError> {
         let of = |number: fn(&Span) -> u64| -> Vec<i64> {
             spans.iter().map(|span| number(span).cast_signed()).collect()
         };
@@ -113,11 +102,11 @@ impl Database {
                 .await?)
         })
         .await?;
-        let mut taken = Taken::default();
+        let mut taken = News::default();
         let mut marks = BTreeMap::new();
         for row in rows {
             let (index, added): (i32, i32) = (row.try_get("index")?, row.try_get("added")?);
-            taken.added += u64::from(added.cast_unsigned());
+            taken.sent += u64::from(added.cast_unsigned());
             marks.insert(index, row);
         }
         for (index, span) in (1..).zip(spans) {
@@ -228,29 +217,34 @@ const READ: &str = "SELECT l.number, l.floor AS log_floor, l.next AS log_next, e
     ) AS e ON true
     ORDER BY l.number, e.sequence";
 
-/// The server has a connection with a running statement, and the client gives up.
-#[test]
-fn dropped_database_leaves_no_connection() {
-    use crate::scratch::Postgres;
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    let Some(postgres) = Postgres::start_or_skip(&["fsync=off"]).unwrap() else { return };
-    postgres.prepare(&["a"]).unwrap();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let connections = || {
-        let count = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'a'";
-        postgres.sql(count).unwrap()
-    };
-    runtime.block_on(async {
-        let database = Database::open(&postgres.server("a"), Arc::default()).await.unwrap();
-        let shown = database.client.query_one("SHOW statement_timeout", &[]).await.unwrap();
-        assert_eq!(shown.get::<_, &str>(0), "50s");
-        let work = database.client.batch_execute("SELECT pg_sleep(45)");
-        timeout(Duration::from_millis(500), work).await.unwrap_err();
-        drop(database);
-        let began = tokio::time::Instant::now();
-        while connections() != "0" {
-            assert!(began.elapsed() < Duration::from_secs(20), "the statement goes on");
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    });
+    /// The server has a connection with a running statement, and the client gives up.
+    #[test]
+    fn dropped_database_leaves_no_connection() {
+        use crate::scratch::Postgres;
+
+        let Some(postgres) = Postgres::start_or_skip(&["fsync=off"]).unwrap() else { return };
+        postgres.prepare(&["a"]).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let connections = || {
+            let count = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'a'";
+            postgres.sql(count).unwrap()
+        };
+        runtime.block_on(async {
+            let database = Database::open(&postgres.server("a"), Arc::default()).await.unwrap();
+            let shown = database.client.query_one("SHOW statement_timeout", &[]).await.unwrap();
+            assert_eq!(shown.get::<_, &str>(0), "50s");
+            let work = database.client.batch_execute("SELECT pg_sleep(45)");
+            timeout(Duration::from_millis(500), work).await.unwrap_err();
+            drop(database);
+            let began = tokio::time::Instant::now();
+            while connections() != "0" {
+                assert!(began.elapsed() < Duration::from_secs(20), "the statement goes on");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        });
+    }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::runtime::Builder;
 use tokio::sync::Notify;
-use tokio_postgres::{Client, GenericClient};
+use tokio_postgres::GenericClient;
 
 use crate::{Server, SharedError};
 
@@ -39,18 +39,13 @@ pub fn migrate(server: &Server, retention_days: Option<u32>) -> Result<i32, Shar
 }
 
 /// The version of the schema; 0 without one.
-async fn version(client: &impl GenericClient) -> Result<i32, SharedError> {
+pub(crate) async fn version(client: &impl GenericClient) -> Result<i32, SharedError> {
     let there = "SELECT to_regclass('polyrail.meta') IS NOT NULL";
     if !client.query_one(there, &[]).await?.try_get(0)? {
         return Ok(0);
     }
     let version = client.query_one("SELECT version FROM polyrail.meta", &[]).await?;
     Ok(version.try_get(0)?)
-}
-
-/// Checks that the schema is this program's.
-pub(crate) async fn check(client: &Client) -> Result<(), SharedError> {
-    matches(version(client).await?)
 }
 
 /// Whether a version is this program's.

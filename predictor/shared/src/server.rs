@@ -12,7 +12,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Notify;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, NoTls};
@@ -96,14 +96,14 @@ impl Server {
 
     /// Connects to the first host that accepts writes. The connection calls `notified` for each
     /// notification of others, and when it ends; it lives in a task of the current runtime until
-    /// the second value is dropped.
+    /// the second value is dropped: a statement without an answer would keep it alive.
     ///
     /// # Errors
     /// No host can be reached and accepts writes, or a file cannot be read.
     pub(crate) async fn connect(
         &self,
         notified: Arc<Notify>,
-    ) -> Result<(Client, Task), SharedError> {
+    ) -> Result<(Client, JoinSet<()>), SharedError> {
         let mut configs = self.configs()?;
         if let Some(path) = &self.password_file {
             let password = read(path)?;
@@ -128,17 +128,18 @@ async fn open(
     config: &Config,
     tls: Option<MakeRustlsConnect>,
     notified: Arc<Notify>,
-) -> Result<(Client, Task), SharedError> {
-    Ok(match tls {
-        Some(tls) => {
-            let (client, connection) = config.connect(tls).await?;
-            (client, Task(tokio::spawn(serve(connection, notified))))
-        }
-        None => {
-            let (client, connection) = config.connect(NoTls).await?;
-            (client, Task(tokio::spawn(serve(connection, notified))))
-        }
-    })
+) -> Result<(Client, JoinSet<()>), SharedError> {
+    let mut task = JoinSet::new();
+    let client = if let Some(tls) = tls {
+        let (client, connection) = config.connect(tls).await?;
+        task.spawn(serve(connection, notified));
+        client
+    } else {
+        let (client, connection) = config.connect(NoTls).await?;
+        task.spawn(serve(connection, notified));
+        client
+    };
+    Ok((client, task))
 }
 
 /// Whether nothing that is sent to a host leaves this machine.
@@ -149,17 +150,6 @@ fn is_local(host: &Host) -> bool {
             let address: Option<IpAddr> = name.parse().ok();
             address.map_or(name == "localhost", |address| address.is_loopback())
         }
-    }
-}
-
-/// A connection's task, which ends when this is dropped: else it would wait for the answer to a
-/// statement that nobody waits for any more.
-#[derive(Debug)]
-pub(crate) struct Task(JoinHandle<()>);
-
-impl Drop for Task {
-    fn drop(&mut self) {
-        self.0.abort();
     }
 }
 
@@ -208,21 +198,26 @@ const KEEPALIVE: Duration = Duration::from_secs(30);
 const NEEDS_TLS: &str = "the server is not on this machine, so it needs TLS and the authority of \
     its certificate (`ca`)";
 
-#[test]
-fn only_a_local_server_is_reached_without_tls() {
-    let rows = [
-        ("postgres://a@localhost/x", true),
-        ("postgres://a@127.8.0.1:5433,[::1]/x", true),
-        ("postgres://a@%2Frun%2Fpostgresql/x", true),
-        ("postgres://a@localhost.example.net/x", false),
-        ("postgres://a@localhost,db/x", false),
-        ("postgres://localhost/x@db", false),
-        ("postgres://a@localhost/x?host=db", false),
-        ("postgres://a@localhost/x?hostaddr=10.0.0.1", false),
-    ];
-    for (url, is_local) in rows {
-        let server = |ca| Server { url: url.to_owned(), password_file: None, ca };
-        assert_eq!(server(None).check().is_ok(), is_local, "{url}");
-        server(Some(PathBuf::from("ca"))).check().unwrap();
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_local_server_is_reached_without_tls() {
+        let rows = [
+            ("postgres://a@localhost/x", true),
+            ("postgres://a@127.8.0.1:5433,[::1]/x", true),
+            ("postgres://a@%2Frun%2Fpostgresql/x", true),
+            ("postgres://a@localhost.example.net/x", false),
+            ("postgres://a@localhost,db/x", false),
+            ("postgres://localhost/x@db", false),
+            ("postgres://a@localhost/x?host=db", false),
+            ("postgres://a@localhost/x?hostaddr=10.0.0.1", false),
+        ];
+        for (url, is_local) in rows {
+            let server = |ca| Server { url: url.to_owned(), password_file: None, ca };
+            assert_eq!(server(None).check().is_ok(), is_local, "{url}");
+            server(Some(PathBuf::from("ca"))).check().unwrap();
+        }
     }
 }

@@ -12,7 +12,7 @@ use tokio::runtime::Builder;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::database::{Database, Taken};
+use crate::database::Database;
 use crate::{Server, SharedError};
 
 /// Starts the thread, which ends with LinkDB's. While the server is away it tries again, first
@@ -116,8 +116,7 @@ async fn turn(database: &mut Database, answer: Answer) -> Result<News, SharedErr
     let Answer { offers, wants } = answer;
     let mut news = News::default();
     if !offers.is_empty() {
-        let Taken { marks, refused, added } = database.append(offers).await?;
-        (news.marks, news.refused, news.sent) = (marks, refused, added);
+        news = database.append(offers).await?;
     }
     if !wants.is_empty() {
         news.spans = database.read(wants).await?;
@@ -139,28 +138,33 @@ const RETRY_MAX: Duration = Duration::from_secs(60);
 const RETRY_LOCAL: Duration = Duration::from_secs(10);
 const PANICKED: &str = "the shared LinkDB's thread panicked: entries wait until the cloud restarts";
 
-#[test]
-fn panic_is_shown_in_the_state() {
-    use polyrail_model::NodeRole;
-    use polyrail_predictor::worker::{LinkDbSettings, Options, Worker};
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    let folder = tempfile::tempdir().unwrap();
-    let worker = Worker::start(Options {
-        role: NodeRole::Cloud,
-        name: "a".to_owned(),
-        path: Some(folder.path().join("a")),
-        settings: LinkDbSettings {
-            events_max: 1_000,
-            retention: Duration::from_secs(1_000),
-            forecast: false,
-            share: false,
-        },
-        seed: 1,
-        notify: Box::new(|| {}),
-    })
-    .unwrap();
-    guard(&worker.feeder(), || panic!("requested by the test"));
-    let shared = worker.feeder().state().unwrap().shared.unwrap();
-    assert_eq!(shared.error.as_deref(), Some(PANICKED));
-    assert!(!shared.connected);
+    #[test]
+    fn panic_is_shown_in_the_state() {
+        use polyrail_model::NodeRole;
+        use polyrail_predictor::worker::{LinkDbSettings, Options, Worker};
+
+        let folder = tempfile::tempdir().unwrap();
+        let worker = Worker::start(Options {
+            role: NodeRole::Cloud,
+            name: "a".to_owned(),
+            path: Some(folder.path().join("a")),
+            settings: LinkDbSettings {
+                events_max: 1_000,
+                retention: Duration::from_secs(1_000),
+                forecast: false,
+                share: false,
+            },
+            seed: 1,
+            notify: Box::new(|| {}),
+        })
+        .unwrap();
+        guard(&worker.feeder(), || panic!("requested by the test"));
+        let shared = worker.feeder().state().unwrap().shared.unwrap();
+        assert_eq!(shared.error.as_deref(), Some(PANICKED));
+        assert!(!shared.connected);
+    }
 }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use polyrail_model::{CellId, Reported, Rsrp, Serving, Silence};
 
 use super::Detected;
-use super::outcome::{Conclusion, PendingHandover, Span};
+use super::outcome::{PendingHandover, Span};
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct CarrierDetector {
@@ -37,7 +37,7 @@ pub(super) struct CarrierDetector {
     verdict: Option<Reported>,
     /// When the last concluded change joined its cell.
     concluded_at: Option<Instant>,
-    detected: Vec<Detected>,
+    pub(super) detected: Vec<Detected>,
     /// See [`Unrecorded`](super::Unrecorded).
     pub(super) gaps: u64,
     /// See [`Unrecorded`](super::Unrecorded).
@@ -59,10 +59,6 @@ impl CarrierDetector {
 
     pub fn current(&self, now: Instant) -> Option<Seen> {
         self.last.filter(|seen| now.saturating_duration_since(seen.at) <= STALE)
-    }
-
-    pub fn take(&mut self) -> Vec<Detected> {
-        std::mem::take(&mut self.detected)
     }
 
     pub fn serving(&mut self, serving: &Serving) {
@@ -255,26 +251,15 @@ impl CarrierDetector {
         for other in self.spans.iter_mut() {
             other.used |= change.overlaps(other, now);
         }
-        let Conclusion { at, dark, outcome } = change.conclude(span.as_ref(), now);
-        let sure = change.verdict.is_some() || span.is_some() || outcome.is_failure();
-        if !sure && !self.has_gone_well(&change) {
+        let detected = change.conclude(&self.name, span.as_ref(), now);
+        let sure = change.verdict.is_some() || span.is_some() || detected.outcome.is_failure();
+        // Evidence that the change cost no more than a successful handover.
+        let is_seen = self.reports_losses && change.is_closely_reported();
+        if sure || is_seen || self.is_heard_around(&change) {
+            self.detected.push(detected);
+        } else {
             self.untold += 1;
-            return;
         }
-        self.detected.push(Detected {
-            at,
-            carrier: self.name.clone(),
-            from: change.from,
-            to: change.joined.map(|(to, _)| to),
-            rsrp: change.rsrp,
-            outcome,
-            dark,
-        });
-    }
-
-    /// Whether there is evidence that a change cost no more than a successful handover.
-    fn has_gone_well(&self, change: &PendingHandover) -> bool {
-        (self.reports_losses && change.is_closely_reported()) || self.is_heard_around(change)
     }
 
     /// Whether the path made progress while the cell changed and soon after, without a silence

@@ -133,7 +133,7 @@ impl Detector {
         let carriers = self.carriers.values_mut();
         let concluded = carriers.flat_map(|carrier| {
             carrier.advance(now);
-            carrier.take()
+            std::mem::take(&mut carrier.detected)
         });
         concluded.collect()
     }

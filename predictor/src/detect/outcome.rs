@@ -4,6 +4,8 @@ use std::time::{Duration, Instant};
 
 use polyrail_model::{CellId, HandoverOutcome, Reported, Rsrp};
 
+use super::Detected;
+
 /// A change of cell that is not concluded.
 #[derive(Clone, Debug)]
 pub(super) struct PendingHandover {
@@ -35,14 +37,6 @@ pub(super) struct Span {
     pub used: bool,
 }
 
-/// The beginning, outage and outcome of a handover.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Conclusion {
-    pub at: Instant,
-    pub dark: Duration,
-    pub outcome: HandoverOutcome,
-}
-
 impl PendingHandover {
     /// Whether a silence may belong to this handover.
     pub fn overlaps(&self, span: &Span, now: Instant) -> bool {
@@ -71,7 +65,7 @@ impl PendingHandover {
     }
 
     /// The conclusion from the reports and the overlapping silence, if any.
-    pub fn conclude(&self, span: Option<&Span>, now: Instant) -> Conclusion {
+    pub fn conclude(&self, carrier: &str, span: Option<&Span>, now: Instant) -> Detected {
         let middle = middle(self.last_seen, self.noticed);
         let at = match span {
             Some(span) if span.since <= self.noticed => span.since,
@@ -94,7 +88,8 @@ impl PendingHandover {
             Some(verdict) => verdict.outcome,
             None => self.outcome(kept, dark),
         };
-        Conclusion { at, dark, outcome }
+        let (carrier, to) = (carrier.to_owned(), self.joined.map(|(to, _)| to));
+        Detected { at, carrier, from: self.from, to, rsrp: self.rsrp, outcome, dark }
     }
 
     fn outcome(&self, kept: Option<bool>, dark: Duration) -> HandoverOutcome {

@@ -103,12 +103,11 @@ fn read(
 }
 
 /// The first column whose value is invalid in an otherwise valid row.
-fn invalid_column(row: &StringRecord, header: &StringRecord) -> Option<&'static str> {
-    let columns = StringRecord::from(&COLUMNS[..]);
+fn invalid_column(row: &StringRecord, columns: &StringRecord) -> Option<&'static str> {
     COLUMNS.into_iter().enumerate().find_map(|(at, name)| {
         let mut cells = ["0", "0", "0", "A", "0", "up", "0", "0", "0", "", "", "success", "0"];
-        cells[at] = row.get(header.iter().position(|one| one == name)?)?;
-        let tried = StringRecord::from(&cells[..]).deserialize::<Handover>(Some(&columns)).is_err();
+        cells[at] = row.get(at)?;
+        let tried = StringRecord::from(&cells[..]).deserialize::<Handover>(Some(columns)).is_err();
         tried.then_some(name)
     })
 }

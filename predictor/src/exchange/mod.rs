@@ -170,7 +170,8 @@ impl Vouched {
             rows.known += 1;
             return Ok(());
         }
-        batch.append_own(std::slice::from_ref(&entry), now_ms, &mut Appended::default())?;
+        batch.append_own(std::slice::from_ref(&entry), now_ms)?;
+        batch.appended = Appended::default();
         rows.count(&entry);
         Ok(())
     }

@@ -10,10 +10,10 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 use super::{Coarsening, ExchangeError, LINE_BYTES_MAX, Rows, Vouched};
-use crate::creator::{creator_hash, creator_of, with_creator};
+use crate::creator::{creator_hash, with_creator};
 use crate::entry::{Entry, LogId, SEQUENCE_END, Spot};
 use crate::record;
-use crate::store::{Appended, Store};
+use crate::store::Store;
 use crate::track::Track;
 
 /// A line of the file.
@@ -134,16 +134,15 @@ pub(super) fn import(
                     return Err(ExchangeError::Line(number, "repeated \"linkdb\"".to_owned()));
                 }
                 Line::Entry(row) => {
-                    let (log, sequence, entry) = row.entry().map_err(invalid)?;
+                    let (log, sequence, mut entry) = row.entry().map_err(invalid)?;
                     if log.writer.is_empty() {
                         // Of a file that no daemon has named yet.
-                        let entry = named(entry, creator);
+                        entry.name_creator(creator);
                         vouched.append(batch, &mut rows, number, entry, now_ms)?;
                         continue;
                     }
-                    let (mut appended, range) = (Appended::default(), (0, sequence + 1));
-                    let entries = [(sequence, entry)];
-                    batch.append(&log, 0, range, &entries, now_ms, &mut appended)?;
+                    batch.append(&log, 0, (0, sequence + 1), &[(sequence, entry)], now_ms)?;
+                    let appended = std::mem::take(&mut batch.appended);
                     if appended.refused > 0 {
                         let reason = "the database has too many logs".to_owned();
                         return Err(ExchangeError::Line(number, reason));
@@ -189,15 +188,6 @@ fn check_head(line: Option<Line>) -> Result<(), ExchangeError> {
         _ => "an export begins with {\"linkdb\":{\"version\":2}}".to_owned(),
     };
     Err(ExchangeError::Line(1, reason))
-}
-
-/// Names the creator of a track that was imported before the log had a name.
-fn named(mut entry: Entry, creator: u32) -> Entry {
-    let route = entry.route_mut();
-    if creator_of(*route) == creator_hash("") {
-        *route = with_creator(*route, creator);
-    }
-    entry
 }
 
 fn next(from: &mut impl BufRead, number: u64) -> Result<Option<Line>, ExchangeError> {

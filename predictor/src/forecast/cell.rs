@@ -20,15 +20,17 @@ use crate::history::{CellHistory, CellKey};
 #[derive(Clone, Debug)]
 pub struct CellForecast {
     direction: Direction,
-    passages: u32,
-    failures: u32,
+    /// How many handovers it rests on.
+    pub passages: u32,
+    /// How many of them failed.
+    pub failures: u32,
     /// On how many trips they were; below [`SUPPORT`] nothing is forecast.
     pub failed_trips: u32,
     rate: f64,
     /// The mean of all handovers along the direction of travel, in metres.
     mean: f64,
     /// The deviation of the next handover from it.
-    deviation: f64,
+    pub(super) deviation: f64,
     /// Where the train is when the forecast failure begins, in metres along the direction.
     place: f64,
     /// Beyond, nothing of it counts.
@@ -60,15 +62,12 @@ impl CellForecast {
         pool: &Pool,
         rule: Rule,
     ) -> Vec<Self> {
-        let mut places = Places::of(history, key.direction);
+        let mut places = Places::of(history.passages(), key.direction);
         let counts = |one: &Places| one.sole_writer.is_none_or(|writer| writer == own);
         if places.len() > 1 && places.iter().any(counts) {
             places.retain(counts);
         }
-        let fitted = places.iter().map(|places| {
-            let failed_trips = failed_trips(key, history, places);
-            Self { failed_trips, ..Self::new(key, places, own, pool, rule) }
-        });
+        let fitted = places.iter().map(|places| Self::new(key, places, own, pool, rule));
         let mut fitted: Vec<Self> = fitted.collect();
         for (one, pair) in fitted.iter_mut().zip(places.windows(2)) {
             // Both have handovers, or they would not be apart.
@@ -81,7 +80,7 @@ impl CellForecast {
 
     fn new(key: &CellKey, places: &Places, own: WriterNumber, pool: &Pool, rule: Rule) -> Self {
         let (passages, failures) = (places.passages(), places.failures());
-        let (mean, deviation) = (places.mean(), places.deviation_of_next(pool.spread));
+        let (mean, deviation) = (places.mean, places.deviation_of_next(pool.spread));
         let place = match rule {
             Rule::Quantile => mean + pool.quantile * deviation,
             Rule::Fixed(quantile) => mean + quantile * deviation,
@@ -93,7 +92,7 @@ impl CellForecast {
             direction: key.direction,
             passages,
             failures,
-            failed_trips: 0,
+            failed_trips: places.failed_trips(),
             rate: pool.rates(&key.carrier).expected(passages, failures),
             mean,
             deviation,
@@ -103,20 +102,10 @@ impl CellForecast {
                 let own = places.of_writer(own);
                 let deviation = own.deviation_of_next(pool.spread);
                 let usual =
-                    Usual { classifier, mean: own.mean(), deviation, signal: own.signal(None) };
+                    Usual { classifier, mean: own.mean, deviation, signal: own.signal(None) };
                 (own.passages() >= OWN_MIN).then_some(usual)
             }),
         }
-    }
-
-    /// How many handovers it rests on.
-    pub fn passages(&self) -> u32 {
-        self.passages
-    }
-
-    /// How many of them failed.
-    pub fn failures(&self) -> u32 {
-        self.failures
     }
 
     /// How many of 1,000 handovers are expected to fail, shrunk towards the carrier's other cells.
@@ -143,11 +132,6 @@ impl CellForecast {
     pub(super) fn place_within(&self, speed: f64, deviation: f64) -> Option<Position> {
         let sound = self.failed_trips >= SUPPORT;
         (sound && deviation <= SPREAD_S * speed).then(|| self.any_place())
-    }
-
-    /// The deviation of the next handover from the mean, in metres.
-    pub(super) fn deviation(&self) -> f64 {
-        self.deviation
     }
 
     /// The same, whether it is supported or not.
@@ -204,17 +188,6 @@ impl CellForecast {
         let sign = self.direction.sign();
         sign * place.metres() <= sign * position.metres() && !self.is_let_go(place)
     }
-}
-
-/// On how many trips a handover failed of those that count at this place: failures of one trip may
-/// have one cause.
-fn failed_trips(key: &CellKey, history: &CellHistory, places: &Places) -> u32 {
-    let (Some(first), Some(last)) = (places.kept.first(), places.kept.last()) else {
-        return 0;
-    };
-    // What is kept is sorted, and nothing between was left out.
-    let along = |position: Position| key.direction.sign() * position.metres();
-    history.trips_that_failed(|position| (first.metres..=last.metres).contains(&along(position)))
 }
 
 /// With fewer handovers of its own a node knows no usual place of a cell.

@@ -38,7 +38,8 @@ impl Fit {
         let mut without = Vec::new();
         if all.iter().any(|one| one.failed_trips >= SUPPORT) {
             let others = history.writers().into_iter().filter(|writer| *writer != own);
-            without.extend(others.map(|writer| fit(&history.without_writer(writer), Some(writer))));
+            let rest = |writer: WriterNumber| history.retained(|one| one.writer != writer);
+            without.extend(others.map(|writer| fit(&rest(writer), Some(writer))));
         }
         Self { all, without }
     }
@@ -53,8 +54,7 @@ impl Fit {
         let others = self.without.iter().map(|without| CellForecast::in_force(without, here));
         let others: Vec<&CellForecast> = others.collect::<Option<_>>()?;
         // One writer that spreads its handovers makes no train too slow.
-        let deviations = others.iter().map(|one| one.deviation());
-        let least = deviations.fold(cell.deviation(), f64::min);
+        let least = others.iter().map(|one| one.deviation).fold(cell.deviation, f64::min);
         let mut along = cell.along_way(cell.place_within(speed, least)?);
         for one in others {
             let place = one.along_way(one.place_within(speed, least)?);

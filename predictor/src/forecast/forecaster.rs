@@ -6,7 +6,7 @@
 //! A forecast is for one writer, the node `own`: of each cell it counts its own passages in full,
 //! and those of others as `fit` says. Trains without passages in a cell share its fit, so that a
 //! cloud fits most cells once for all gateways. At most [`FITS_MAX`] fits are kept; of more, the
-//! ones used longest ago are dropped and fitted again when needed.
+//! quarter used longest ago is dropped and fitted again when needed.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -27,9 +27,8 @@ use crate::views::Cells;
 pub struct Forecaster {
     rule: Rule,
     fits: BTreeMap<FitKey, CachedFit>,
-    /// The fits by their last use.
-    touched: BTreeMap<u64, FitKey>,
-    touches: u64,
+    /// Counts the uses of fits.
+    uses: u64,
     pools: Pools,
     /// Counts the pools; a cell fitted to an earlier one is fitted again.
     generation: u64,
@@ -42,7 +41,8 @@ type FitKey = (WriterNumber, CellKey);
 
 #[derive(Debug)]
 struct CachedFit {
-    touched: u64,
+    /// The number of its last use.
+    used: u64,
     /// The cell's version.
     version: u64,
     generation: u64,
@@ -62,18 +62,7 @@ impl Forecaster {
         own: WriterNumber,
         key: &CellKey,
     ) -> Option<&CellForecast> {
-        self.fitted(cells, own, key)?.all.iter().max_by_key(|one| one.passages())
-    }
-
-    /// The forecast of a cell that is in force for a train so far along, if it is known.
-    pub fn cell_in_force(
-        &mut self,
-        cells: &Cells,
-        own: WriterNumber,
-        key: &CellKey,
-        position: Position,
-    ) -> Option<&CellForecast> {
-        CellForecast::in_force(&self.fitted(cells, own, key)?.all, position)
+        self.fitted(cells, own, key)?.all.iter().max_by_key(|one| one.passages)
     }
 
     fn fitted(&mut self, cells: &Cells, own: WriterNumber, key: &CellKey) -> Option<&Fit> {
@@ -82,22 +71,20 @@ impl Forecaster {
         let has_own = cell.history.passages().any(|one| one.writer == own);
         let own = if has_own { own } else { WriterNumber::NOBODY };
         let fit_key = (own, key.clone());
-        let (generation, rule) = (self.generation, self.rule);
+        let (version, generation) = (cell.version, self.generation);
         let known = self.fits.get(&fit_key);
-        let is_current =
-            |one: &CachedFit| (one.version, one.generation) == (cell.version, generation);
-        if !known.is_some_and(is_current) {
+        if !known.is_some_and(|one| (one.version, one.generation) == (version, generation)) {
+            if known.is_none() && self.fits.len() >= FITS_MAX {
+                self.drop_oldest();
+            }
             self.pools.prepare(cells, own);
-            let fit = Fit::new(key, &cell.history, own, &self.pools, rule);
-            let version = cell.version;
-            let touched = self.touch(&fit_key);
-            let new = CachedFit { touched, version, generation, fit };
-            self.fits.insert(fit_key.clone(), new);
-        } else if known.is_some_and(|one| self.touches - one.touched > RECENT) {
-            let touched = self.touch(&fit_key);
-            self.fits.entry(fit_key.clone()).and_modify(|one| one.touched = touched);
+            let fit = Fit::new(key, &cell.history, own, &self.pools, self.rule);
+            self.fits.insert(fit_key.clone(), CachedFit { used: 0, version, generation, fit });
         }
-        self.fits.get(&fit_key).map(|one| &one.fit)
+        self.uses += 1;
+        let fit = self.fits.get_mut(&fit_key)?;
+        fit.used = self.uses;
+        Some(&fit.fit)
     }
 
     /// The forecast for a carrier of the node `own` whose modem reports this cell and signal.
@@ -157,28 +144,18 @@ impl Forecaster {
         trained
     }
 
-    /// Notes a use of a fit, and drops another one if there are too many. Returns its number.
-    fn touch(&mut self, key: &FitKey) -> u64 {
-        self.touches += 1;
-        if let Some(known) = self.fits.get(key) {
-            self.touched.remove(&known.touched);
-        } else if self.fits.len() >= FITS_MAX
-            && let Some((_, oldest)) = self.touched.pop_first()
-        {
-            self.fits.remove(&oldest);
-        }
-        self.touched.insert(self.touches, key.clone());
-        self.touches
+    /// Drops the quarter of the fits that was used longest ago.
+    fn drop_oldest(&mut self) {
+        let mut uses: Vec<u64> = self.fits.values().map(|one| one.used).collect();
+        let last = *uses.select_nth_unstable(FITS_MAX / 4).1;
+        self.fits.retain(|_, one| one.used > last);
     }
 }
 
 /// So many seconds after a time, or before it. Too long ago is as good as now.
 fn after(at: Instant, seconds: f64) -> Instant {
-    let apart = Duration::try_from_secs_f64(seconds.abs()).ok();
-    let moved = apart.and_then(|apart| match seconds < 0.0 {
-        true => at.checked_sub(apart),
-        false => at.checked_add(apart),
-    });
+    let apart = Duration::try_from_secs_f64(seconds.abs()).unwrap_or_default();
+    let moved = if seconds < 0.0 { at.checked_sub(apart) } else { at.checked_add(apart) };
     moved.unwrap_or(at)
 }
 
@@ -190,8 +167,6 @@ fn seconds_between(first: Instant, second: Instant) -> f64 {
 
 /// The most fits: four tracks of 1,300 km, both ways, for four carriers.
 pub const FITS_MAX: usize = 32_768;
-/// Fits among the last so many touched keep their place in the order.
-const RECENT: u64 = 256;
 /// A forecast is good for three seconds after its position (`docs/linkdb.md`, section 8).
 const EXPIRY: Duration = Duration::from_secs(3);
 /// Who is farther away, in seconds, is not told.

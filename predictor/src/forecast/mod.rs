@@ -16,7 +16,6 @@ mod classifier;
 pub mod evaluate;
 mod fit;
 mod forecaster;
-mod middle;
 mod pool;
 mod pools;
 mod rates;

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use polyrail_model::{Direction, Rsrp, TripId};
 
 use super::classifier::{Classifier, Sample};
-use super::middle::middle;
-use super::rates::FailureRates;
+use super::rates::{FailureRates, middle};
 use super::settings::SUPPORT;
 use crate::entry::WriterNumber;
+use crate::fair::only;
 use crate::history::{CellHistory, CellKey, Passage};
 
 /// What all cells have in common.
@@ -22,9 +22,9 @@ pub struct Pool {
     rates: BTreeMap<String, FailureRates>,
     unknown: FailureRates,
     /// Of carriers whose history supports one; empty until [`Pool::train`].
-    classifiers: BTreeMap<String, Classifier>,
+    pub(super) classifiers: BTreeMap<String, Classifier>,
     /// The failures that the quantile rests on; 0 if it is a median of several.
-    failures: u32,
+    pub(super) failures: u32,
 }
 
 impl Pool {
@@ -72,16 +72,6 @@ impl Pool {
         }
     }
 
-    /// The number of failures that its quantile rests on.
-    pub(super) fn failures(&self) -> u32 {
-        self.failures
-    }
-
-    /// By carrier.
-    pub(super) fn classifiers(&mut self) -> &mut BTreeMap<String, Classifier> {
-        &mut self.classifiers
-    }
-
     /// The carrier's classifier, if its history supports one.
     pub fn classifier(&self, carrier: &str) -> Option<Classifier> {
         self.classifiers.get(carrier).copied()
@@ -103,10 +93,8 @@ impl Pool {
             spread: middle(all.iter().map(|one| one.spread)),
             quantile: middle(all.iter().map(|one| one.quantile)),
             rates: rates.collect(),
-            unknown: FailureRates::new(std::iter::empty()),
-            // Other writers' records decide nothing here.
-            classifiers: BTreeMap::new(),
-            failures: 0,
+            // Without classifiers: other writers' records decide nothing there.
+            ..Self::default()
         }
     }
 
@@ -134,7 +122,7 @@ pub(super) struct Places {
     /// They grow with travel.
     pub kept: Vec<Seen>,
     /// The mean of those kept; 0 when there are none.
-    mean: f64,
+    pub mean: f64,
     /// The sum of their squared distances from it.
     squares: f64,
     /// The only writer of all of them, if there is just one.
@@ -156,14 +144,7 @@ pub(super) struct Seen {
 impl Places {
     /// A cell may be left at several places on one trip, as when the train comes back to it for a
     /// moment: one of each, the first first along the way. At least one, perhaps without handovers.
-    pub fn of(history: &CellHistory, direction: Direction) -> Vec<Self> {
-        Self::of_passages(history.passages(), direction)
-    }
-
-    fn of_passages<'a>(
-        passages: impl Iterator<Item = &'a Passage>,
-        direction: Direction,
-    ) -> Vec<Self> {
+    pub fn of<'a>(passages: impl Iterator<Item = &'a Passage>, direction: Direction) -> Vec<Self> {
         let seen = |one: &Passage| Seen {
             metres: direction.sign() * one.position.metres(),
             fails: one.outcome.is_failure(),
@@ -184,8 +165,7 @@ impl Places {
     }
 
     fn new(all: &[Seen]) -> Self {
-        let writer = all.first().map(|one| one.writer);
-        let sole_writer = writer.filter(|writer| all.iter().all(|one| one.writer == *writer));
+        let sole_writer = only(all.iter().map(|one| one.writer));
         let mut kept = all.to_vec();
         if let Some(middle) = median(kept.iter().map(|one| one.metres)) {
             let off = median(kept.iter().map(|one| (one.metres - middle).abs()));
@@ -218,6 +198,13 @@ impl Places {
         self.kept.iter().filter(|one| one.fails).count() as u32
     }
 
+    /// On how many trips one failed: failures of one trip may have one cause.
+    pub fn failed_trips(&self) -> u32 {
+        let failed = self.kept.iter().filter(|one| one.fails);
+        let trips: BTreeSet<_> = failed.map(|one| (one.writer, one.trip)).collect();
+        trips.len() as u32
+    }
+
     /// The mean of those that failed; of all if none did.
     pub fn mean_failure(&self) -> f64 {
         let failed = || self.kept.iter().filter(|one| one.fails).map(|one| one.metres);
@@ -237,11 +224,6 @@ impl Places {
     pub fn before_mean(&self) -> f64 {
         let free = self.kept.len().saturating_sub(1).max(1) as f64;
         self.mean - (self.squares / free).sqrt()
-    }
-
-    /// The mean of the cell's handovers; 0 when there are none.
-    pub fn mean(&self) -> f64 {
-        self.mean
     }
 
     /// The mean signal where the handovers began, in dBm, without one of them; `None` if too few
@@ -299,7 +281,7 @@ fn places<'a>(
     let mut carriers: BTreeMap<String, Vec<Places>> = BTreeMap::new();
     for (key, history) in cells {
         let own = history.passages().filter(|one| counts(one.writer));
-        let places = Places::of_passages(own, key.direction);
+        let places = Places::of(own, key.direction);
         let places = places.into_iter().filter(|one| !one.kept.is_empty());
         carriers.entry(key.carrier.clone()).or_default().extend(places);
     }

@@ -74,8 +74,8 @@ impl Pools {
         let counts = self.groups.len() <= 2 || pool.is_sound();
         if counts {
             let trained = self.trained.entry(own).or_default();
-            pool.classifiers().clone_from(&trained.classifiers);
-            if pool.failures() > trained.failures + trained.failures / 4 {
+            pool.classifiers.clone_from(&trained.classifiers);
+            if pool.failures > trained.failures + trained.failures / 4 {
                 self.due.insert(own);
             }
         }
@@ -87,7 +87,7 @@ impl Pools {
         let Some(own) = self.due.pop_first() else { return false };
         let Some(Some(pool)) = self.own.get_mut(&own) else { return false };
         pool.train(cells.iter(), |writer| writer == own);
-        let (failures, classifiers) = (pool.failures(), pool.classifiers().clone());
+        let (failures, classifiers) = (pool.failures, pool.classifiers.clone());
         self.trained.insert(own, Trained { failures, classifiers });
         true
     }

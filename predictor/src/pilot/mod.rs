@@ -77,13 +77,16 @@ struct Trip {
 }
 
 impl Pilot {
-    /// A pilot with the tracks of earlier trips, the least recent first.
-    pub fn new(seed: u64, tracks: impl IntoIterator<Item = (RouteId, Track)>) -> Self {
+    /// A pilot for a node of this name, which new tracks carry, with the tracks of earlier trips,
+    /// the least recent first.
+    pub fn new(seed: u64, name: &str, tracks: impl IntoIterator<Item = (RouteId, Track)>) -> Self {
+        let (mut positioner, creator) = (Positioner::new(tracks), creator_hash(name));
+        positioner.name(creator);
         Self {
-            positioner: Positioner::new(tracks),
+            positioner,
             detector: Detector::default(),
             rng: Pcg64Mcg::seed_from_u64(seed),
-            creator: creator_hash(""),
+            creator,
             trip: None,
             previous: None,
             rest: None,
@@ -93,14 +96,6 @@ impl Pilot {
             unplaced: 0,
             dropped: 0,
         }
-    }
-
-    /// The same pilot for a node of this name, which new tracks carry.
-    #[must_use]
-    pub fn named(mut self, name: &str) -> Self {
-        self.creator = creator_hash(name);
-        self.positioner.name(self.creator);
-        self
     }
 
     /// How many tracks of other writers it uses, as [`Positioner::room`] says.

@@ -251,7 +251,7 @@ fn every_handover_of_a_trip_is_recorded_once_at_its_place() {
         let up = (0.0, 59_000.0);
         // The first trip learns the track.
         let truth = world.handovers(seed * 3, up.0, up.1);
-        let mut pilot = Pilot::new(seed, []);
+        let mut pilot = Pilot::new(seed, "", []);
         let mut first = ride(&mut pilot, &world, &truth, seed, begin, up);
         pilot.end_trip();
         first.drain(&mut pilot);
@@ -262,7 +262,7 @@ fn every_handover_of_a_trip_is_recorded_once_at_its_place() {
         // The second goes back along it.
         let down = (57_500.0, 1_000.0);
         let back = world.handovers(seed * 3 + 1, down.0, down.1);
-        let mut pilot = Pilot::new(seed + 500, first.tracks.clone());
+        let mut pilot = Pilot::new(seed + 500, "", first.tracks.clone());
         let second = ride(&mut pilot, &world, &back, seed + 50, begin, down);
         assert_eq!(pilot.unrecorded(), Unrecorded::default(), "{name}");
         let again = compare(&second, &back, &track, &world.line, &name);
@@ -292,7 +292,7 @@ fn trip_ends_at_the_terminus_and_after_a_long_rest() {
         let world = World::new(seed);
         let mut dice = Dice::new(seed);
         let begin = start();
-        let mut pilot = Pilot::new(seed, []);
+        let mut pilot = Pilot::new(seed, "", []);
         let mut outputs = Outputs::default();
         let (mut time, mut metres, mut speed) = (0.0, 0.0, 0.0);
         // Runs for some seconds, accelerating or braking to this speed.
@@ -336,7 +336,7 @@ fn trip_ends_at_the_terminus_and_after_a_long_rest() {
 /// A night in the depot, where a modem alternates between two cells.
 #[test]
 fn handovers_after_a_trip_do_not_belong_to_it() {
-    let (mut pilot, mut outputs, begin) = (Pilot::new(1, []), Outputs::default(), start());
+    let (mut pilot, mut outputs, begin) = (Pilot::new(1, "", []), Outputs::default(), start());
     let wall = |second: u32| WALL + 1_000 * u64::from(second);
     let (arrives, night) = (600, 20_000);
     for second in 0..night {
@@ -366,7 +366,7 @@ fn handovers_after_a_trip_do_not_belong_to_it() {
 
 #[test]
 fn handovers_without_a_position_are_counted() {
-    let mut pilot = Pilot::new(1, []);
+    let mut pilot = Pilot::new(1, "", []);
     let begin = start();
     for second in 0..3_000 {
         let at = begin + seconds(f64::from(second));
@@ -381,7 +381,7 @@ fn handovers_without_a_position_are_counted() {
 
 #[test]
 fn unpolled_outputs_are_bounded() {
-    let (mut pilot, begin) = (Pilot::new(1, []), start());
+    let (mut pilot, begin) = (Pilot::new(1, "", []), start());
     for second in 0..6_000_u32 {
         let at = begin + seconds(f64::from(second));
         let metres = 80.0 * f64::from(second);

@@ -8,20 +8,14 @@ use super::TrainPosition;
 /// The last positions in their order, at most [`POSITIONS_MAX`]; the oldest are dropped.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Journal {
-    entries: VecDeque<JournalEntry>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct JournalEntry {
-    position: TrainPosition,
-    /// The train moved against the direction of the position.
-    reverses: bool,
+    /// Each with whether the train moved against its direction.
+    entries: VecDeque<(TrainPosition, bool)>,
 }
 
 impl Journal {
     /// Adds a later position; of several within 200 ms it keeps the last.
     pub fn add(&mut self, position: TrainPosition, reverses: bool) {
-        let close = |last: &JournalEntry| position.at < last.position.at + STEP;
+        let close = |(last, _): &(TrainPosition, bool)| position.at < last.at + STEP;
         let before = self.entries.len().checked_sub(2).and_then(|at| self.entries.get(at));
         if before.is_some_and(close) {
             self.entries.pop_back();
@@ -29,25 +23,24 @@ impl Journal {
         if self.entries.len() >= POSITIONS_MAX {
             self.entries.pop_front();
         }
-        self.entries.push_back(JournalEntry { position, reverses });
+        self.entries.push_back((position, reverses));
     }
 
     /// The position at a time: interpolated on one track, else extrapolated from the last one
     /// before, else from the first one after, if that is soon. None while the train reversed.
     pub fn at(&self, then: Instant) -> Option<TrainPosition> {
-        let next = self.entries.partition_point(|one| one.position.at <= then);
+        let next = self.entries.partition_point(|(one, _)| one.at <= then);
         let before = next.checked_sub(1).and_then(|at| self.entries.get(at));
         let after = self.entries.get(next);
-        if before.or(after)?.reverses {
+        if before.or(after)?.1 {
             return None;
         }
-        let position = |entry: &'_ JournalEntry| entry.position;
-        match (before.map(position).as_ref(), after.map(position).as_ref()) {
-            (Some(before), Some(after)) if together(before, after) => {
+        match (before, after) {
+            (Some((before, _)), Some((after, _))) if together(before, after) => {
                 Some(between(before, after, then))
             }
-            (Some(before), _) => extrapolated(before, then),
-            (None, Some(after)) => {
+            (Some((before, _)), _) => extrapolated(before, then),
+            (None, Some((after, _))) => {
                 let early = after.at.saturating_duration_since(then);
                 let way = after.direction.sign() * after.speed * early.as_secs_f64();
                 let back = TrainPosition { at: then, metres: after.metres - way, ..*after };
@@ -79,10 +72,8 @@ fn between(before: &TrainPosition, after: &TrainPosition, then: Instant) -> Trai
 
 fn extrapolated(before: &TrainPosition, then: Instant) -> Option<TrainPosition> {
     let late = then.saturating_duration_since(before.at);
-    let way = before.direction.sign() * before.speed * late.as_secs_f64();
     let error = before.error + GROWTH * late.as_secs_f64();
-    let metres = before.metres + way;
-    (late <= super::RECKONED_MAX).then_some(TrainPosition { at: then, metres, error, ..*before })
+    (late <= super::RECKONED_MAX).then_some(TrainPosition { error, ..before.advanced(then) })
 }
 
 /// Over two minutes at two readings per second.

@@ -44,7 +44,7 @@ use motion::Motion;
 use tracks::KnownTracks;
 
 /// Positions from fixes and odometers.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Positioner {
     tracks: KnownTracks,
     following: Option<Following>,
@@ -79,15 +79,7 @@ impl Positioner {
     /// A positioner with the tracks of earlier trips, the least recent first; only the last
     /// [`TRACKS_MAX`] are used.
     pub fn new(tracks: impl IntoIterator<Item = (RouteId, Track)>) -> Self {
-        Self {
-            tracks: KnownTracks::new(tracks),
-            following: None,
-            course: Course::default(),
-            new_course: Course::default(),
-            journal: Journal::default(),
-            read_at: None,
-            odometer: OdometerState::default(),
-        }
+        Self { tracks: KnownTracks::new(tracks), ..Self::default() }
     }
 
     /// Names this node, by the hash of its name: tracks of its own have that in their numbers.
@@ -163,7 +155,8 @@ impl Positioner {
             let mut motion = Motion::new(at, metres, error);
             motion.velocity = velocity;
             if velocity.abs() > 1.0 {
-                motion = motion.moving(way(velocity), velocity.abs(), VELOCITY_ERROR);
+                let way = if velocity < 0.0 { Direction::Down } else { Direction::Up };
+                motion = motion.moving(way, velocity.abs(), VELOCITY_ERROR);
             }
             self.following = Some(Following { route, learner, motion });
             self.odometer.strays = 0;
@@ -423,10 +416,6 @@ fn velocity(fix: &Fix, motion: &Motion, bearing: f64) -> Option<f64> {
         Some(cosine) if cosine.abs() > 0.7 => Some(speed * cosine.signum()),
         _ => motion.surely_moves().then(|| speed * motion.velocity.signum()),
     }
-}
-
-fn way(velocity: f64) -> Direction {
-    if velocity < 0.0 { Direction::Down } else { Direction::Up }
 }
 
 pub use tracks::TRACKS_MAX;

@@ -56,14 +56,14 @@ impl Motion {
         (GATE * (self.covariance.position + error * error).sqrt()).max(GATE_MIN)
     }
 
-    /// Takes a position with this error. True if the train has turned.
-    pub fn read_position(&mut self, metres: f64, error: f64) -> bool {
+    /// Takes a position with this error.
+    pub fn read_position(&mut self, metres: f64, error: f64) {
         let miss = metres - self.metres;
         self.bias = BIAS * error;
         let [position, velocity] = self.covariance.read_position(error);
         self.metres += position * miss;
         self.velocity += velocity * miss;
-        self.turns()
+        self.turn();
     }
 
     /// Takes a velocity with this error.
@@ -94,32 +94,26 @@ impl Motion {
         self.farthest = metres;
     }
 
-    fn turns(&mut self) -> bool {
+    fn turn(&mut self) {
+        let way = self.metres - self.farthest;
         let Some(direction) = self.direction else {
-            let way = self.metres - self.farthest;
             if way.abs() > STARTS && self.velocity * way > 0.0 {
                 self.direction = Some(if way < 0.0 { Direction::Down } else { Direction::Up });
                 self.farthest = self.metres;
             }
-            return false;
+            return;
         };
         let sign = direction.sign();
-        if (self.metres - self.farthest) * sign >= 0.0 {
+        let enough = TURN + 3.0 * self.covariance.position.max(0.0).sqrt();
+        if way * sign >= 0.0 {
             self.farthest = self.metres;
-            return false;
+        } else if -way * sign >= enough && self.velocity * sign <= -1.0 {
+            self.farthest = self.metres;
+            self.direction = Some(match direction {
+                Direction::Up => Direction::Down,
+                Direction::Down => Direction::Up,
+            });
         }
-        let back = (self.farthest - self.metres) * sign;
-        if back < TURN + 3.0 * self.covariance.position.max(0.0).sqrt()
-            || self.velocity * sign > -1.0
-        {
-            return false;
-        }
-        self.farthest = self.metres;
-        self.direction = Some(match direction {
-            Direction::Up => Direction::Down,
-            Direction::Down => Direction::Up,
-        });
-        true
     }
 }
 

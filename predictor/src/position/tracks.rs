@@ -3,7 +3,7 @@
 use polyrail_model::RouteId;
 
 use crate::creator::creator_of;
-use crate::track::{Course, Match, Track, TrackLearner, matches};
+use crate::track::{Course, Match, Track, TrackLearner, on_track};
 
 /// Known tracks except the current one, the least recently used first. At most [`TRACKS_MAX`]: the
 /// first are dropped, those of other writers before those of earlier trips.
@@ -75,9 +75,9 @@ impl KnownTracks {
     /// been on before, then the nearest.
     pub fn identify(&self, course: &Course) -> Option<(usize, Match)> {
         let entries = self.entries.iter().enumerate();
-        let found = matches(course, entries.map(|(at, known)| (at, &known.track)));
+        let found = entries.filter_map(|(at, known)| Some((at, on_track(course, &known.track)?)));
         let (own, others): (Vec<_>, Vec<_>) =
-            found.into_iter().partition(|(at, _)| self.is_own(&self.entries[*at]));
+            found.partition(|(at, _)| self.is_own(&self.entries[*at]));
         let nearest = |one: &Match, other: &Match| other.off_track.total_cmp(&one.off_track);
         if let Some(found) = own.into_iter().max_by(|one, other| nearest(&one.1, &other.1)) {
             return Some(found);

@@ -96,10 +96,11 @@ fn invalid_handovers_are_rejected() {
         ("time", Handover { at_ms: AT_MS_MAX + 1, ..good.clone() }),
         ("outage", Handover { dark: DARK_MAX + Duration::from_millis(1), ..good.clone() }),
     ];
-    assert_eq!(check(&good), Ok(()));
+    assert_eq!(check_entry(&Entry::Handover(good.clone(), None)), Ok(()));
     for (field, handover) in bad {
-        assert_eq!(check(&handover), Err(FieldError::Invalid(field)));
         let encoded = encode_handover(&handover, None);
+        let checked = check_entry(&Entry::Handover(handover, None));
+        assert_eq!(checked, Err(FieldError::Invalid(field)));
         assert_eq!(decode(&encoded), Err(FieldError::Invalid(field)));
     }
 }

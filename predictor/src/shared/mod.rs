@@ -9,7 +9,6 @@
 //! next entries to append and to read ([`Answer`]). After a failure it lists all marks again,
 //! so nothing else is kept.
 
-mod room;
 #[cfg(test)]
 mod tests;
 
@@ -168,7 +167,9 @@ impl SharedLogs {
         self.refused += news.refused.len() as u64;
         self.rests.retain(|_, until| *until > now);
         self.rests.extend(news.refused.into_iter().map(|log| (log, now + REST)));
-        if self.is_restored(store) {
+        // A file that was restored from a backup would use sequence numbers again.
+        let mut marks = self.marks.iter().flatten();
+        if marks.any(|(log, reach)| store.is_restored(log, reach.next)) {
             tracing::warn!(
                 "LinkDB's file is older than what the shared database knows of it: new entries \
                  go to new logs"
@@ -196,11 +197,6 @@ impl SharedLogs {
             }
         }
         Ok(heard)
-    }
-
-    /// A file that was restored from a backup would use sequence numbers again.
-    fn is_restored(&self, store: &Store) -> bool {
-        self.marks.iter().flatten().any(|(log, reach)| store.is_restored(log, reach.next))
     }
 
     /// The next entries to append and to read. `room`: how many entries this database keeps.
@@ -255,7 +251,7 @@ impl SharedLogs {
 
     fn wants(&self, now: Instant, store: &Store, room: u64) -> Vec<Want> {
         let all: Vec<_> = self.behind(store).collect();
-        let most = room::share(all.iter().map(|(_, since, next)| next - since), room);
+        let most = share(all.iter().map(|(_, since, next)| next - since), room);
         let awake = |id: &LogId| self.rests.get(id).is_none_or(|until| *until <= now);
         let wants = all.into_iter().filter(|(id, ..)| awake(id));
         let wants = wants.map(|(id, since, next)| Want {
@@ -307,6 +303,22 @@ impl SharedLogs {
     }
 }
 
+/// The most entries of each log, so that all together have at most `room`: small logs are complete,
+/// and large ones have as many each.
+fn share(sizes: impl Iterator<Item = u64>, room: u64) -> u64 {
+    let mut sizes: Vec<u64> = sizes.collect();
+    sizes.sort_unstable();
+    let mut left = room;
+    for (index, size) in sizes.iter().enumerate() {
+        let each = left / (sizes.len() - index) as u64;
+        if *size > each {
+            return each;
+        }
+        left -= size;
+    }
+    u64::MAX
+}
+
 /// The floor and the mark of a log in this database.
 fn local(store: &Store, id: &LogId) -> Reach {
     let log = store.find(id).and_then(|log| store.log(log));
@@ -326,17 +338,17 @@ fn full_writers(store: &Store) -> BTreeSet<String> {
 
 /// Appends spans in one durable transaction. Invalid entries become holes.
 fn append(store: &mut Store, spans: &[Span], wall_ms: u64) -> Result<Appended, StoreError> {
-    let (mut appended, mut invalid) = (Appended::default(), 0);
-    store.write(|batch| {
+    let mut invalid = 0;
+    let appended = store.append_with(|batch| {
         for Span { log, floor, first, end, entries } in spans {
             let decoded = entries.iter().filter_map(|(sequence, bytes)| {
                 let entry = record::decode(bytes).inspect_err(|_| invalid += 1).ok()?;
                 Some((*sequence, entry))
             });
             let entries: Vec<_> = decoded.collect();
-            batch.append(log, *floor, (*first, *end), &entries, wall_ms, &mut appended)?;
+            batch.append(log, *floor, (*first, *end), &entries, wall_ms)?;
         }
-        Ok::<_, StoreError>(())
+        Ok(())
     })?;
     if invalid > 0 {
         tracing::warn!(invalid, "skipped entries of the shared database that are invalid");

@@ -272,3 +272,18 @@ fn log_without_room_replaces_no_other_in_turn() {
 
 const WALL_MS: u64 = 1_790_000_000_000;
 const RUNS: u64 = 300;
+
+#[test]
+fn small_logs_are_complete_and_large_ones_share_the_rest() {
+    for (sizes, room, most) in [
+        (vec![], 10, u64::MAX),
+        (vec![3, 7], 10, u64::MAX),
+        (vec![3, 8], 10, 7),
+        (vec![100, 1, 100], 11, 5),
+        (vec![5, 5], 0, 0),
+    ] {
+        let share = share(sizes.iter().copied(), room);
+        assert_eq!(share, most, "{sizes:?} {room}");
+        assert!(sizes.iter().map(|size| share.min(*size)).sum::<u64>() <= room);
+    }
+}

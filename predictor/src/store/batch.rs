@@ -1,7 +1,6 @@
 //! The changes of one transaction.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use polyrail_model::TripId;
 use redb::{ReadableTable, WriteTransaction};
@@ -11,7 +10,7 @@ use super::limits::{Limits, WRITER_LOGS_MAX};
 use super::logs::{Log, Logs};
 use super::tables::{Tables, split};
 use super::{Appended, clock};
-use crate::creator::{creator_hash, creator_of, with_creator};
+use crate::creator::creator_hash;
 use crate::entry::{
     ENTRY_BYTES_MAX, Entry, EntryKey, LogId, LogNumber, SEQUENCE_END, WRITER_NAME_MAX,
 };
@@ -23,6 +22,9 @@ pub(crate) struct Batch<'t> {
     logs: &'t mut Logs,
     changed: BTreeSet<LogNumber>,
     limits: Limits,
+    /// The result of its appends and raised floors. It holds a copy of each entry, so a batch of
+    /// many appends resets it now and then.
+    pub(crate) appended: Appended,
 }
 
 impl<'t> Batch<'t> {
@@ -31,7 +33,8 @@ impl<'t> Batch<'t> {
         logs: &'t mut Logs,
         limits: Limits,
     ) -> Result<Self, StoreError> {
-        Ok(Self { tables: Tables::open(writing)?, logs, changed: BTreeSet::new(), limits })
+        let (changed, appended) = (BTreeSet::new(), Appended::default());
+        Ok(Self { tables: Tables::open(writing)?, logs, changed, limits, appended })
     }
 
     /// Evicts, and writes the state of the logs.
@@ -63,7 +66,9 @@ impl<'t> Batch<'t> {
             let id = LogId { writer: name.to_owned(), incarnation };
             self.logs.own = self.add_log(id)?;
         }
-        self.logs.renumber_writers();
+        // From the beginning, because the own name has changed.
+        self.logs.writers.clear();
+        self.logs.number_writers();
         Ok(())
     }
 
@@ -74,9 +79,7 @@ impl<'t> Batch<'t> {
             let (key, value) = row?;
             let (time, bytes) = split(value.value())?;
             let mut entry = record::decode(bytes)?;
-            let route = entry.route_mut();
-            if creator_of(*route) == creator_hash("") {
-                *route = with_creator(*route, creator);
+            if entry.name_creator(creator) {
                 named.push((key.value().1, time, entry));
             }
         }
@@ -91,7 +94,7 @@ impl<'t> Batch<'t> {
         let last = self.logs.logs.last_key_value().map(|(last, _)| last.0);
         let dropped = self.changed.last().map(|last| last.0);
         let number = LogNumber(last.max(dropped).map_or(0, |last| last + 1));
-        self.logs.insert(number, Log::new(id.clone()));
+        self.logs.insert(number, Log { id: id.clone(), ..Log::default() });
         self.logs.writer(&id.writer);
         self.touch(number);
         Ok(number)
@@ -107,11 +110,7 @@ impl<'t> Batch<'t> {
     }
 
     /// The log of this name; a new one if there is room. `None`: it is refused.
-    fn open_log(
-        &mut self,
-        id: &LogId,
-        appended: &mut Appended,
-    ) -> Result<Option<LogNumber>, StoreError> {
+    fn open_log(&mut self, id: &LogId) -> Result<Option<LogNumber>, StoreError> {
         if let Some(number) = self.logs.ids.get(id) {
             return Ok(Some(*number));
         }
@@ -140,19 +139,14 @@ impl<'t> Batch<'t> {
             self.remove_range(replaced, SEQUENCE_END)?;
             self.logs.remove(replaced);
             self.changed.insert(replaced);
-            appended.forgotten.push((replaced, SEQUENCE_END));
+            self.appended.forgotten.push((replaced, SEQUENCE_END));
         }
         Ok(Some(new))
     }
 
     /// Appends entries of this node to its log; counts invalid ones.
-    pub(crate) fn append_own(
-        &mut self,
-        entries: &[Entry],
-        now_ms: u64,
-        appended: &mut Appended,
-    ) -> Result<(), StoreError> {
-        self.append_to(self.logs.own, entries, now_ms, appended)
+    pub(crate) fn append_own(&mut self, entries: &[Entry], now_ms: u64) -> Result<(), StoreError> {
+        self.append_to(self.logs.own, entries, now_ms)
     }
 
     /// Appends what this node has observed of another writer; see [`super::Store::append_of`].
@@ -161,17 +155,14 @@ impl<'t> Batch<'t> {
         writer: &str,
         entries: &[Entry],
         now_ms: u64,
-        appended: &mut Appended,
     ) -> Result<(), StoreError> {
         let incarnation = self.logs.own_incarnation();
         let id = LogId { writer: writer.to_owned(), incarnation };
-        match self.open_log(&id, appended)? {
-            Some(log) => self.append_to(log, entries, now_ms, appended),
-            None => {
-                appended.refused += entries.len();
-                Ok(())
-            }
+        match self.open_log(&id)? {
+            Some(log) => self.append_to(log, entries, now_ms)?,
+            None => self.appended.refused += entries.len(),
         }
+        Ok(())
     }
 
     fn append_to(
@@ -179,7 +170,6 @@ impl<'t> Batch<'t> {
         log: LogNumber,
         entries: &[Entry],
         now_ms: u64,
-        appended: &mut Appended,
     ) -> Result<(), StoreError> {
         let mut last = self.last_time(log)?;
         for entry in entries {
@@ -187,7 +177,7 @@ impl<'t> Batch<'t> {
             let bytes = record::encode(entry);
             let is_valid = record::check_entry(entry).is_ok() && bytes.len() <= ENTRY_BYTES_MAX;
             if !is_valid || next >= SEQUENCE_END {
-                appended.refused += 1;
+                self.appended.refused += 1;
                 continue;
             }
             // The node's own entries are no older than the ones before.
@@ -195,7 +185,7 @@ impl<'t> Batch<'t> {
             last = Some(time);
             self.put(log, next, time, &bytes)?;
             self.log(log)?.next = next + 1;
-            appended.fresh.push((EntryKey { log, sequence: next }, entry.clone()));
+            self.appended.fresh.push((EntryKey { log, sequence: next }, entry.clone()));
         }
         self.touch(log);
         self.created(now_ms)
@@ -211,13 +201,12 @@ impl<'t> Batch<'t> {
         (first, end): (u64, u64),
         entries: &[(u64, Entry)],
         now_ms: u64,
-        appended: &mut Appended,
     ) -> Result<(), StoreError> {
-        let Some(log) = self.open_log(id, appended)? else {
-            appended.refused += entries.len();
+        let Some(log) = self.open_log(id)? else {
+            self.appended.refused += entries.len();
             return Ok(());
         };
-        self.raise_floor(log, floor, appended)?;
+        self.raise_floor(log, floor)?;
         if first > self.log(log)?.next {
             return Ok(());
         }
@@ -225,14 +214,14 @@ impl<'t> Batch<'t> {
         for (sequence, entry) in entries {
             let next = self.log(log)?.next;
             if *sequence < next || *sequence >= end {
-                appended.known += 1;
+                self.appended.known += 1;
                 continue;
             }
             let time = time_of(entry, now_ms, last);
             last = Some(time);
             self.put(log, *sequence, time, &record::encode(entry))?;
             self.log(log)?.next = sequence + 1;
-            appended.fresh.push((EntryKey { log, sequence: *sequence }, entry.clone()));
+            self.appended.fresh.push((EntryKey { log, sequence: *sequence }, entry.clone()));
         }
         let known = self.log(log)?;
         known.next = known.next.max(end);
@@ -291,12 +280,7 @@ impl<'t> Batch<'t> {
     }
 
     /// Raises the floor of a log; a floor is never lowered.
-    pub(super) fn raise_floor(
-        &mut self,
-        number: LogNumber,
-        floor: u64,
-        appended: &mut Appended,
-    ) -> Result<(), StoreError> {
+    pub(super) fn raise_floor(&mut self, number: LogNumber, floor: u64) -> Result<(), StoreError> {
         let log = self.log(number)?;
         if floor <= log.floor {
             return Ok(());
@@ -305,38 +289,29 @@ impl<'t> Batch<'t> {
         log.next = log.next.max(floor);
         self.remove_range(number, floor)?;
         self.changed.insert(number);
-        appended.forgotten.push((number, floor));
+        self.appended.forgotten.push((number, floor));
         Ok(())
     }
 
-    /// Removes entries that are useless.
-    pub(super) fn delete(&mut self, keys: &[EntryKey]) -> Result<(), StoreError> {
-        keys.iter().try_for_each(|key| self.remove(key.log, key.sequence))
-    }
-
     /// Removes a whole writer: raises its floors to the next entry.
-    pub(super) fn purge(&mut self, writer: &str, gone: &mut Appended) -> Result<u64, StoreError> {
+    pub(super) fn purge(&mut self, writer: &str) -> Result<u64, StoreError> {
         let before = self.logs.entries;
         for number in self.logs.of(writer) {
             let next = self.log(number)?.next;
-            self.raise_floor(number, next, gone)?;
+            self.raise_floor(number, next)?;
         }
         Ok(before - self.logs.entries)
     }
 
     /// Evicts until the limit holds: the writer with most entries loses its oldest trip.
     fn evict(&mut self) -> Result<(), StoreError> {
-        while self.logs.entries > self.limits.events_max {
-            let mut evicted = false;
+        'full: while self.logs.entries > self.limits.events_max {
             for (_, writer) in self.logs.by_weight() {
-                evicted = self.evict_trip(&writer)?;
-                if evicted {
-                    break;
+                if self.evict_trip(&writer)? {
+                    continue 'full;
                 }
             }
-            if !evicted {
-                break;
-            }
+            break;
         }
         Ok(())
     }
@@ -393,8 +368,8 @@ impl<'t> Batch<'t> {
     }
 
     /// Removes entries with an earlier time than `before`, except pieces of tracks, and gives those
-    /// of more than a day after `now_ms` the time now. Returns the number of removed ones.
-    pub(super) fn sweep(&mut self, before: u64, now_ms: Option<u64>) -> Result<u64, StoreError> {
+    /// of more than a day after `now_ms` the time now.
+    pub(super) fn sweep(&mut self, before: u64, now_ms: Option<u64>) -> Result<(), StoreError> {
         let (mut old, mut ahead) = (Vec::new(), Vec::new());
         for row in self.tables.entries.iter()? {
             let (key, value) = row?;
@@ -409,10 +384,7 @@ impl<'t> Batch<'t> {
         for (key, row) in ahead {
             self.tables.entries.insert(key, &row[..])?;
         }
-        for (log, sequence) in &old {
-            self.remove(*log, *sequence)?;
-        }
-        Ok(old.len() as u64)
+        old.into_iter().try_for_each(|(log, sequence)| self.remove(log, sequence))
     }
 
     fn log(&mut self, number: LogNumber) -> Result<&mut Log, StoreError> {
@@ -439,7 +411,7 @@ impl<'t> Batch<'t> {
         Ok(())
     }
 
-    fn remove(&mut self, log: LogNumber, sequence: u64) -> Result<(), StoreError> {
+    pub(super) fn remove(&mut self, log: LogNumber, sequence: u64) -> Result<(), StoreError> {
         if self.tables.entries.remove((log.0, sequence))?.is_some() {
             self.log(log)?.count -= 1;
             self.logs.entries -= 1;
@@ -468,11 +440,6 @@ fn time_of(entry: &Entry, now_ms: u64, last: Option<u64>) -> u64 {
         Entry::Handover(handover, _) => clock::plausible(handover.at_ms, now_ms, last.unwrap_or(0)),
         _ => last.unwrap_or_else(|| clock::plausible(now_ms, now_ms, 0)),
     }
-}
-
-/// The entry's retention as milliseconds.
-pub(super) fn milliseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Pieces of tracks that are evicted at once.

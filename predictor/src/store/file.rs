@@ -2,7 +2,6 @@
 //!
 //! Opening verifies the checksum of every page, because redb trusts later reads.
 
-use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
@@ -14,7 +13,7 @@ use redb::{Builder, Database, ReadableDatabase, TableHandle};
 
 use super::FORMAT;
 use super::error::StoreError;
-use super::tables::{self, META, TABLES};
+use super::tables::{META, TABLES, Tables};
 
 /// Opens a file, or creates one. redb may panic on a damaged file.
 pub(super) fn open(path: &Path) -> Result<Database, StoreError> {
@@ -37,11 +36,10 @@ pub(super) fn in_memory() -> Result<Database, StoreError> {
 
 /// Renames a damaged file to `<name>.damaged`, replacing an earlier one.
 pub(super) fn set_aside(path: &Path) -> Result<PathBuf, StoreError> {
-    let mut name = OsString::from(path);
-    name.push(".damaged");
-    let to = PathBuf::from(name);
+    let mut to = path.as_os_str().to_owned();
+    to.push(".damaged");
     fs::rename(path, &to)?;
-    Ok(to)
+    Ok(to.into())
 }
 
 /// Distinguishes other programs' files, which stay where they are, from damaged ones.
@@ -69,7 +67,11 @@ fn prepare(database: &Database) -> Result<(), StoreError> {
     let reading = database.begin_read()?;
     let names: Vec<String> = reading.list_tables()?.map(|table| table.name().to_owned()).collect();
     if names.is_empty() {
-        return tables::create(database);
+        let writing = database.begin_write()?;
+        let mut tables = Tables::open(&writing)?;
+        tables.meta.insert("format", FORMAT)?;
+        drop(tables);
+        return Ok(writing.commit()?);
     }
     if !names.iter().any(|name| name == META.name()) {
         return Err(StoreError::Foreign);

@@ -11,7 +11,7 @@ use crate::entry::{LogId, LogNumber, SEQUENCE_END, WriterNumber};
 use crate::record::{Reader, Writer};
 
 /// The state of a log.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Log {
     /// Its name.
     pub id: LogId,
@@ -34,16 +34,12 @@ pub(super) struct Logs {
     pub(super) logs: BTreeMap<LogNumber, Log>,
     pub(super) ids: BTreeMap<LogId, LogNumber>,
     /// The numbers of the writers, which stay while the database is open.
-    writers: BTreeMap<String, WriterNumber>,
+    pub(super) writers: BTreeMap<String, WriterNumber>,
     pub(super) entries: u64,
     pub(super) written: u64,
 }
 
 impl Log {
-    pub(super) fn new(id: LogId) -> Self {
-        Self { id, floor: 0, next: 0, count: 0, written: 0, trips_from: 0 }
-    }
-
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = Writer::new(VERSION);
         out.text(&self.id.writer);
@@ -51,7 +47,7 @@ impl Log {
         for number in [self.floor, self.next, self.count, self.written] {
             out.varint(number);
         }
-        out.finish()
+        out.0
     }
 
     fn decode(bytes: &[u8]) -> Result<Self, FieldError> {
@@ -86,19 +82,13 @@ impl Logs {
         Ok(())
     }
 
-    fn number_writers(&mut self) {
+    pub(super) fn number_writers(&mut self) {
         let own = self.own_name().to_owned();
         self.writers.insert(own, WriterNumber::OWN);
         for log in self.logs.values() {
             let next = WriterNumber(self.writers.len() as u32);
             self.writers.entry(log.id.writer.clone()).or_insert(next);
         }
-    }
-
-    /// Numbers the writers from the beginning, because the own name has changed.
-    pub(super) fn renumber_writers(&mut self) {
-        self.writers.clear();
-        self.number_writers();
     }
 
     pub(super) fn insert(&mut self, number: LogNumber, log: Log) {
@@ -126,10 +116,6 @@ impl Logs {
     pub(super) fn writer(&mut self, name: &str) -> WriterNumber {
         let next = WriterNumber(self.writers.len() as u32);
         *self.writers.entry(name.to_owned()).or_insert(next)
-    }
-
-    pub(super) fn known_writer(&self, name: &str) -> Option<WriterNumber> {
-        self.writers.get(name).copied()
     }
 
     /// The logs of a writer, the one written longest ago first.

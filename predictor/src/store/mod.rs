@@ -77,18 +77,6 @@ pub struct Page {
     pub entries: Vec<(u64, Entry)>,
 }
 
-/// The result of an eviction by age.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Swept {
-    /// This many entries were evicted.
-    Evicted(u64),
-    /// The clock is implausibly far ahead of the entries; nothing was evicted.
-    ClockDoubted {
-        /// The time of the newest plausible entry, in milliseconds since 1970.
-        attested_ms: u64,
-    },
-}
-
 /// The contents of a database.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreStats {
@@ -166,23 +154,27 @@ impl Store {
         &mut self,
         work: impl FnOnce(&mut Batch<'_>) -> Result<T, E>,
     ) -> Result<T, E> {
-        let written = self.try_write(work);
+        let attempt = || -> Result<T, E> {
+            let writing = self.database.begin_write().map_err(StoreError::from)?;
+            let mut batch = Batch::begin(&writing, &mut self.logs, self.limits)?;
+            let result = work(&mut batch)?;
+            batch.finish()?;
+            writing.commit().map_err(StoreError::from)?;
+            Ok(result)
+        };
+        let written = attempt();
         if written.is_err() {
             self.load()?;
         }
         written
     }
 
-    fn try_write<T, E: From<StoreError>>(
+    /// Appends entries, or raises floors, in one durable transaction.
+    pub(crate) fn append_with(
         &mut self,
-        work: impl FnOnce(&mut Batch<'_>) -> Result<T, E>,
-    ) -> Result<T, E> {
-        let writing = self.database.begin_write().map_err(StoreError::from)?;
-        let mut batch = Batch::begin(&writing, &mut self.logs, self.limits)?;
-        let result = work(&mut batch)?;
-        batch.finish()?;
-        writing.commit().map_err(StoreError::from)?;
-        Ok(result)
+        work: impl FnOnce(&mut Batch<'_>) -> Result<(), StoreError>,
+    ) -> Result<Appended, StoreError> {
+        self.write(|batch| work(batch).map(|()| std::mem::take(&mut batch.appended)))
     }
 
     fn read<T>(
@@ -264,9 +256,7 @@ impl Store {
 
     /// Appends entries of this node in one durable transaction. `now_ms`: milliseconds since 1970.
     pub fn append_own(&mut self, entries: &[Entry], now_ms: u64) -> Result<Appended, StoreError> {
-        let mut appended = Appended::default();
-        self.write(|batch| batch.append_own(entries, now_ms, &mut appended))?;
-        Ok(appended)
+        self.append_with(|batch| batch.append_own(entries, now_ms))
     }
 
     /// Appends what this node has observed of another one, to a log of that writer's name with the
@@ -277,9 +267,7 @@ impl Store {
         entries: &[Entry],
         now_ms: u64,
     ) -> Result<Appended, StoreError> {
-        let mut appended = Appended::default();
-        self.write(|batch| batch.append_of(writer, entries, now_ms, &mut appended))?;
-        Ok(appended)
+        self.append_with(|batch| batch.append_of(writer, entries, now_ms))
     }
 
     /// Appends entries of another log in one durable transaction. Everything below the end of
@@ -293,32 +281,29 @@ impl Store {
         entries: &[(u64, Entry)],
         now_ms: u64,
     ) -> Result<Appended, StoreError> {
-        let mut appended = Appended::default();
-        self.write(|batch| batch.append(id, floor, range, entries, now_ms, &mut appended))?;
-        Ok(appended)
+        self.append_with(|batch| batch.append(id, floor, range, entries, now_ms))
     }
 
     /// Raises the floors of logs in one durable transaction; a floor is never lowered.
     pub fn raise_floors(&mut self, floors: &[(LogNumber, u64)]) -> Result<Appended, StoreError> {
-        let mut appended = Appended::default();
-        self.write(|batch| {
-            let mut floors = floors.iter();
-            floors.try_for_each(|(log, floor)| batch.raise_floor(*log, *floor, &mut appended))
-        })?;
-        Ok(appended)
+        self.append_with(|batch| {
+            floors.iter().try_for_each(|(log, floor)| batch.raise_floor(*log, *floor))
+        })
     }
 
     /// Removes entries that are useless.
     pub fn delete(&mut self, keys: &[EntryKey]) -> Result<(), StoreError> {
-        if keys.is_empty() { Ok(()) } else { self.write(|batch| batch.delete(keys)) }
+        if keys.is_empty() {
+            return Ok(());
+        }
+        self.write(|batch| keys.iter().try_for_each(|key| batch.remove(key.log, key.sequence)))
     }
 
     /// Removes all entries of a writer, here and, by raised floors, in all databases that replicate
     /// this one. Returns their number, and that of the writer's logs.
     pub fn purge(&mut self, writer: &str) -> Result<(u64, usize), StoreError> {
         let logs = self.logs.of(writer).len();
-        let purged = self.write(|batch| batch.purge(writer, &mut Appended::default()))?;
-        Ok((purged, logs))
+        Ok((self.write(|batch| batch.purge(writer))?, logs))
     }
 
     /// The entries of a log from a sequence number on, as many as fit into `bytes`, at least one.
@@ -364,7 +349,7 @@ impl Store {
 
     /// The number of a writer.
     pub fn writer_named(&self, name: &str) -> Option<WriterNumber> {
-        self.logs.known_writer(name)
+        self.logs.writers.get(name).copied()
     }
 
     /// The number of entries of each writer, most first.
@@ -373,15 +358,11 @@ impl Store {
     }
 
     /// Whether a log has the observations of a cloud: rates of the downlink, which no gateway
-    /// measures.
-    pub(crate) fn is_of_cloud(&self, log: LogNumber) -> Result<bool, StoreError> {
-        self.read(|reading| {
-            let entries = reading.open_table(ENTRIES)?;
-            let first = entries.range((log.0, 0)..=(log.0, u64::MAX))?.next();
-            let Some(row) = first else { return Ok(false) };
-            let entry = record::decode(split(row?.1.value())?.1)?;
-            Ok(matches!(entry, Entry::Rates(rates) if rates.link == Link::Down))
-        })
+    /// measures. An error of the database counts as no, because the next access has it.
+    pub(crate) fn is_of_cloud(&self, log: LogNumber) -> bool {
+        let page = self.since(log, 0, 0).ok();
+        let first = page.and_then(|page| page.entries.into_iter().next());
+        matches!(first, Some((_, Entry::Rates(rates))) if rates.link == Link::Down)
     }
 
     /// Calls `visitor` with every entry, log by log; stops at its first error.
@@ -405,8 +386,9 @@ impl Store {
 
     /// Evicts entries that are older than `retention`, except pieces of tracks, if the clock is
     /// plausible (see `clock`). Entries from more than a day ahead then count as of now. `wall_ms`:
-    /// milliseconds since 1970.
-    pub fn sweep(&mut self, wall_ms: u64, retention: Duration) -> Result<Swept, StoreError> {
+    /// milliseconds since 1970. Returns the time of the newest plausible entry if the clock is
+    /// implausibly far ahead of it; then nothing was evicted.
+    pub fn sweep(&mut self, wall_ms: u64, retention: Duration) -> Result<Option<u64>, StoreError> {
         let times = self.read(|reading| {
             let mut times = Vec::new();
             for row in reading.open_table(ENTRIES)?.iter()? {
@@ -419,12 +401,14 @@ impl Store {
             Ok(times)
         })?;
         let attested = clock::attested(times);
-        if let Some(attested_ms) = attested.filter(|at| clock::is_ahead(wall_ms, *at)) {
-            return Ok(Swept::ClockDoubted { attested_ms });
+        if attested.is_some_and(|at| clock::is_ahead(wall_ms, at)) {
+            return Ok(attested);
         }
-        let before = wall_ms.saturating_sub(batch::milliseconds(retention));
+        let retention = u64::try_from(retention.as_millis()).unwrap_or(u64::MAX);
+        let before = wall_ms.saturating_sub(retention);
         let right = attested.is_some_and(|at| !clock::is_behind(wall_ms, at)).then_some(wall_ms);
-        self.write(|batch| Ok(Swept::Evicted(batch.sweep(before, right)?)))
+        self.write(|batch| batch.sweep(before, right))?;
+        Ok(None)
     }
 
     /// Evicts until the limits hold, as each write does.

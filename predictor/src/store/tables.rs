@@ -1,8 +1,7 @@
 //! The tables of a database.
 
-use redb::{Database, Table, TableDefinition, WriteTransaction};
+use redb::{Table, TableDefinition, WriteTransaction};
 
-use super::FORMAT;
 use super::error::StoreError;
 
 /// Values of the tables.
@@ -30,17 +29,6 @@ impl<'t> Tables<'t> {
             entries: writing.open_table(ENTRIES)?,
         })
     }
-}
-
-/// Creates all tables of an empty database.
-pub(super) fn create(database: &Database) -> Result<(), StoreError> {
-    let writing = database.begin_write()?;
-    {
-        let mut tables = Tables::open(&writing)?;
-        tables.meta.insert("format", FORMAT)?;
-    }
-    writing.commit()?;
-    Ok(())
 }
 
 /// The time of a row, and its encoded entry.

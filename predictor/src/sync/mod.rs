@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 use polyrail_model::Delivery;
 
 use crate::entry::{Entry, LogId, LogNumber, WriterNumber};
-use crate::store::{Appended, LOGS_MAX, Store, StoreError};
+use crate::store::{Appended, LOGS_MAX, Log, Store, StoreError};
 use crate::wire::{Mark, SyncMessage};
 pub use quota::Quotas;
 
@@ -360,7 +360,8 @@ impl Sync {
                 self.side == Side::Gateway || self.accepts_entries(store, &log.id)
             });
             let page = listed.by_ref().take(SyncMessage::MARKS_MAX);
-            marks.extend(page.map(|(_, log)| mark(&log.id, log.floor, log.next)));
+            let mark = |log: &Log| Mark { log: log.id.clone(), floor: log.floor, next: log.next };
+            marks.extend(page.map(|(_, log)| mark(log)));
             self.listing = listed.next().map(|(log, _)| log);
             end = self.listing.is_none();
             self.page_at = now + if end { self.page_wait } else { PAGES_APART };
@@ -376,7 +377,7 @@ impl Sync {
         {
             let log = store.find(&id).and_then(|log| store.log(log));
             let (floor, next) = log.map_or((0, 0), |log| (log.floor, log.next));
-            marks.push(mark(&id, floor, next));
+            marks.push(Mark { log: id, floor, next });
         }
         self.owes_confirmation = false;
         Some(SyncMessage::Marks { end, heard: self.listed, marks })
@@ -428,7 +429,8 @@ impl Sync {
                 let is_meant = store.log(log).is_some_and(|log| {
                     log.id.writer != self.peer && log.id.incarnation != store.own_incarnation()
                 });
-                share && !is_own && is_meant && !is_of_cloud(store, log)
+                // Clouds exchange their observations through the shared database alone.
+                share && !is_own && is_meant && !store.is_of_cloud(log)
             }
         }
     }
@@ -439,7 +441,7 @@ impl Sync {
             // The own incarnation marks what the cloud itself knows of a gateway.
             Side::Cloud { .. } => {
                 let is_peers = log.writer == self.peer && log.writer != store.own_name();
-                let is_of_cloud = || store.find(log).is_some_and(|log| is_of_cloud(store, log));
+                let is_of_cloud = || store.find(log).is_some_and(|log| store.is_of_cloud(log));
                 is_peers && log.incarnation != store.own_incarnation() && !is_of_cloud()
             }
         }
@@ -454,16 +456,6 @@ impl Sync {
             tracing::warn!(peer, writer, dropped, reason, "dropped LinkDB entries");
         }
     }
-}
-
-/// Whether a log has another cloud's observations of a gateway, which clouds exchange through their
-/// shared database alone. An error of the database counts as no, because the next access has it.
-fn is_of_cloud(store: &Store, log: LogNumber) -> bool {
-    store.is_of_cloud(log).unwrap_or(false)
-}
-
-fn mark(log: &LogId, floor: u64, next: u64) -> Mark {
-    Mark { log: log.clone(), floor, next }
 }
 
 /// The number of handovers among entries.

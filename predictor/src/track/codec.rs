@@ -1,4 +1,4 @@
-//! The encoding of a track in the database.
+//! The encoding of a track in exports of version 1.
 //!
 //! All numbers are big-endian: a version (1 byte, 1), the number of points (4 bytes), and for each
 //! point its latitude and longitude in ten-millionths of a degree (4 bytes each, signed), its
@@ -11,20 +11,6 @@ use super::pieces::follows;
 use super::{LENGTH_MAX, LatLon, POINTS_MAX, Point, Track, WEIGHT_MAX};
 
 impl Track {
-    /// Encodes the track.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut out = vec![VERSION];
-        out.extend_from_slice(&(self.points.len() as u32).to_be_bytes());
-        for point in &self.points {
-            let (latitude, longitude) = point.place.units();
-            for number in [latitude, longitude, point.mark.decimetres] {
-                out.extend_from_slice(&number.to_be_bytes());
-            }
-            out.push(point.weight);
-        }
-        out
-    }
-
     /// Decodes a track.
     ///
     /// # Errors

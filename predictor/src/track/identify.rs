@@ -92,14 +92,6 @@ impl Course {
     }
 }
 
-/// Those of these tracks that match a course: their numbers and the matches.
-pub(crate) fn matches<'a>(
-    course: &Course,
-    tracks: impl Iterator<Item = (usize, &'a Track)>,
-) -> Vec<(usize, Match)> {
-    tracks.filter_map(|(at, track)| Some((at, on_track(course, track)?))).collect()
-}
-
 impl Track {
     /// How many of the next [`LOOK_KM`] km a track goes on as another one does, by its places and
     /// its positions, for a train that is on both.

@@ -22,7 +22,7 @@ mod tests;
 use polyrail_model::{Direction, Position};
 
 pub(crate) use geometry::{LatLon, Vector};
-pub(crate) use identify::{Course, Match, Reading, SPEED_MAX, matches, on_track};
+pub(crate) use identify::{Course, Match, Reading, SPEED_MAX, on_track};
 pub use learner::TrackLearner;
 pub(crate) use pieces::extended;
 pub(crate) use planar::Covariance;

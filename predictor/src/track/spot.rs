@@ -27,10 +27,8 @@ impl Track {
         let along = a.place.to(b.place);
         let (latitude, longitude) =
             a.place.moved(along.scaled((metres - from) / (to - from).max(0.1))).units();
-        let bearing = match direction {
-            Direction::Up => along.bearing(),
-            Direction::Down => along.bearing() + 180.0,
-        };
+        let turned = if direction == Direction::Up { 0.0 } else { 180.0 };
+        let bearing = along.bearing() + turned;
         let heading = (bearing.rem_euclid(360.0) / DEGREES).round() as u16 as u8;
         Some(Spot { latitude, longitude, heading })
     }
@@ -62,6 +60,7 @@ impl Track {
 /// A track with the bounds of its parts, to find spots on it quickly.
 #[derive(Clone, Debug)]
 pub(crate) struct SpotFinder {
+    pub track: Track,
     whole: Bounds,
     parts: Vec<Bounds>,
 }
@@ -74,14 +73,14 @@ struct Bounds {
 }
 
 impl SpotFinder {
-    pub fn new(track: &Track) -> Self {
+    pub fn new(track: Track) -> Self {
         let parts = (0..track.points.len().saturating_sub(1)).step_by(PART);
-        let parts = parts.map(|first| Bounds::around(track, part(track, first))).collect();
-        Self { whole: Bounds::around(track, 0..track.points.len()), parts }
+        let parts = parts.map(|first| Bounds::around(&track, part(&track, first))).collect();
+        Self { whole: Bounds::around(&track, 0..track.points.len()), parts, track }
     }
 
-    /// The position and direction of a spot along the track of this finder.
-    pub fn find(&self, track: &Track, spot: &Spot) -> Option<(Position, Direction)> {
+    /// The position and direction of a spot along the track.
+    pub fn find(&self, spot: &Spot) -> Option<(Position, Direction)> {
         if !self.whole.contains(spot) {
             return None;
         }
@@ -90,9 +89,9 @@ impl SpotFinder {
         let near = self.parts.iter().zip((0..).step_by(PART));
         let near = near.filter(|(bounds, _)| bounds.contains(spot));
         for (_, first) in near.take(PARTS_MAX) {
-            let points = part(track, first);
-            for (pair, at) in track.points[points].windows(2).zip(first..) {
-                let one = track.onto(place, pair, at);
+            let points = part(&self.track, first);
+            for (pair, at) in self.track.points[points].windows(2).zip(first..) {
+                let one = self.track.onto(place, pair, at);
                 let is_nearer = found.is_none_or(|(off_track, ..)| one.off_track < off_track);
                 if one.off_track > BESIDE_MAX || one.beyond.is_some() || !is_nearer {
                     continue;
@@ -237,10 +236,9 @@ mod tests {
             ("beyond its end", part(9_950.0, 19_950.0), 0.0, None),
         ];
         for (name, (from, to), metres, wanted) in cases {
-            let track = track(from, to);
-            let finder = SpotFinder::new(&track);
+            let finder = SpotFinder::new(track(from, to));
             for (direction, wanted) in [(Direction::Up, wanted), (Direction::Down, back(wanted))] {
-                let found = finder.find(&track, &spot(20_000.0, direction));
+                let found = finder.find(&spot(20_000.0, direction));
                 assert_eq!(found.map(|(_, direction)| direction), wanted, "{name}");
                 let off = found.map_or(0.0, |(position, _)| position.metres() - metres);
                 assert!(off.abs() < 2.0, "{name}: {off}");
@@ -266,7 +264,7 @@ mod tests {
             weight: 1,
         };
         let track = Track { points: (0..600).map(|one| point(100.0 * f64::from(one))).collect() };
-        let finder = SpotFinder::new(&track);
+        let finder = SpotFinder::new(track.clone());
         let mut found = 0;
         for _ in 0..2_000 {
             let metres = dice.between(100.0, 59_000.0);
@@ -276,7 +274,7 @@ mod tests {
             let heading = (line.bearing(metres).rem_euclid(360.0) / DEGREES) as u8;
             let nearest = track.nearest(place, None).unwrap();
             let spot = Spot { latitude, longitude, heading };
-            let one = finder.find(&track, &spot);
+            let one = finder.find(&spot);
             assert_eq!(one.is_some(), nearest.off_track <= BESIDE_MAX, "{nearest:?}");
             if let Some((position, direction)) = one {
                 assert!((position.metres() - nearest.metres).abs() < 0.1);
@@ -310,8 +308,7 @@ mod tests {
         };
         let spot = spot(0.0, Direction::Up);
         for (count, is_found) in [(5, true), (2_000, false)] {
-            let track = passes(count);
-            let found = SpotFinder::new(&track).find(&track, &spot);
+            let found = SpotFinder::new(passes(count)).find(&spot);
             assert_eq!(found.is_some(), is_found, "{count} crossings");
         }
     }

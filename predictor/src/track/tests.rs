@@ -7,6 +7,22 @@ use polyrail_model::codec::FieldError;
 use super::*;
 use crate::simulated::{Dice, Line, seconds, start};
 
+impl Track {
+    /// Encodes the track, as version 1 did.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = vec![1];
+        out.extend_from_slice(&(self.points.len() as u32).to_be_bytes());
+        for point in &self.points {
+            let (latitude, longitude) = point.place.units();
+            for number in [latitude, longitude, point.mark.decimetres] {
+                out.extend_from_slice(&number.to_be_bytes());
+            }
+            out.push(point.weight);
+        }
+        out
+    }
+}
+
 /// Learns a line at 60 m/s from fixes with 8 m of error.
 fn learn(mut learner: TrackLearner, line: &Line, seed: u64, from: f64, to: f64) -> TrackLearner {
     let mut dice = Dice::new(seed);

@@ -117,15 +117,12 @@ impl Cells {
 
     /// Replaces the cells of some tracks. The versions of equal ones stay.
     pub(super) fn replace(&mut self, is_meant: impl Fn(RouteId) -> bool, new: Self) {
-        let removed: Vec<CellKey> = self
-            .cells
-            .keys()
-            .filter(|key| is_meant(key.route) && !new.cells.contains_key(*key))
-            .cloned()
-            .collect();
-        for cell in removed.iter().filter_map(|key| self.cells.remove(key)) {
-            self.changes += cell.history.passages().len() as u64;
-        }
+        let Self { cells, changes, .. } = self;
+        cells.retain(|key, cell| {
+            let stays = !is_meant(key.route) || new.cells.contains_key(key);
+            *changes += if stays { 0 } else { cell.history.passages().len() as u64 };
+            stays
+        });
         for (key, cell) in new.cells {
             if self.cells.get(&key).is_none_or(|known| known.history != cell.history) {
                 self.put(key, cell.history);

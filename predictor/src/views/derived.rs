@@ -30,7 +30,7 @@ pub(super) struct Derivation {
     pub routes: BTreeSet<RouteId>,
     /// The entries below this have been counted.
     pub below: EntryKey,
-    derived: Derived,
+    pub derived: Derived,
 }
 
 impl Derived {
@@ -146,10 +146,5 @@ impl Derivation {
         let Self { routes, derived, .. } = self;
         // Dropped handovers were reported when the current views dropped them.
         let _ = derived.add(tracks, |route| routes.contains(&route), from, entry);
-    }
-
-    /// Removes the entries that `gone` accepts.
-    pub fn forget(&mut self, gone: impl Fn(EntryKey) -> bool) {
-        self.derived.forget(gone);
     }
 }

@@ -18,7 +18,7 @@ mod tracks;
 
 use std::collections::BTreeSet;
 
-use polyrail_model::{Direction, NodeRole, Position, RouteId};
+use polyrail_model::{Direction, NodeRole, RouteId};
 use serde::{Deserialize, Serialize};
 
 pub use crate::creator::{creator_hash, creator_of, new_route};
@@ -26,7 +26,7 @@ pub use cells::{CELLS_MAX, Cell, Cells};
 pub use places::{PLACE_TRIPS_MAX, PLACES_MAX, PlaceEstimate, PlaceKey};
 pub use tracks::{PIECES_MAX, PROJECTIONS_MAX, TRACKS_MAX, WRITER_TRACKS_MAX};
 
-use crate::entry::{Entry, EntryKey, Link, LogNumber, Spot, TrackPiece, WriterNumber};
+use crate::entry::{Entry, EntryKey, Link, LogNumber, TrackPiece, WriterNumber};
 use crate::store::{Store, StoreError};
 use crate::track::Track;
 use derived::{Derivation, Derived};
@@ -209,7 +209,7 @@ impl Views {
         let gone = |key: EntryKey| key.log == log && key.sequence < floor;
         self.derived.forget(gone);
         if let Some(derivation) = &mut self.derivation {
-            derivation.forget(gone);
+            derivation.derived.forget(gone);
         }
         self.tracks.forget(gone);
         self.refresh();
@@ -249,11 +249,6 @@ impl Views {
     /// A track.
     pub fn track(&self, route: RouteId) -> Option<&Track> {
         self.tracks.get(route)
-    }
-
-    /// The spot of a train at a position of a track.
-    pub fn spot(&self, route: RouteId, position: Position, direction: Direction) -> Option<Spot> {
-        self.tracks.get(route)?.spot(position, direction)
     }
 
     /// The pieces of a track of this node that are to be appended: those that differ from the known

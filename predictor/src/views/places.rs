@@ -14,7 +14,7 @@ use polyrail_model::{Bitrate, Direction, Position, RouteId, TripId};
 
 use crate::creator::creator_of;
 use crate::entry::{EntryKey, RateSample, WriterNumber};
-use crate::fair::{crowded_out, holder, victims, weights};
+use crate::fair::{crowded_out, holder, victims, weighed};
 
 /// A hundred metres of track, for one carrier and direction.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -207,22 +207,12 @@ impl Place {
     }
 
     fn estimate(&self, own: WriterNumber) -> PlaceEstimate {
-        let visits = self.weighed(own);
+        // Of each other writer the newest, no more than the median of the others' numbers.
+        let visits = weighed(self.visits.iter().rev(), |one| one.writer, own);
         let rate = robust(&visits, own, |visit| visit.rate, 50);
         let delay = robust(&visits, own, |visit| visit.delay, 10);
         let (rate, delay) = (rate.map(Bitrate::from_bps), delay.map(Duration::from_micros));
         PlaceEstimate { rate, delay }
-    }
-
-    /// The visits that count: of each other writer the newest, no more than the median of the
-    /// others' numbers.
-    fn weighed(&self, own: WriterNumber) -> Vec<Visit> {
-        let mut left = weights(self.visits.iter().map(|one| one.writer), own);
-        let counts = |one: &&Visit| {
-            let left = left.get_mut(&one.writer).filter(|left| **left > 0);
-            left.map(|left| *left -= 1).is_some()
-        };
-        self.visits.iter().rev().filter(counts).copied().collect()
     }
 }
 

@@ -22,8 +22,6 @@ pub(super) struct Tracks {
     routes: BTreeMap<RouteId, Route>,
     /// The hashes of the writers' names.
     creators: BTreeMap<WriterNumber, u32>,
-    /// The pieces of all routes.
-    pieces: usize,
     writes: u64,
     /// Routes whose pieces have changed since [`Tracks::refresh`].
     stale: BTreeSet<RouteId>,
@@ -40,7 +38,7 @@ struct Route {
     /// The writer that counts: the creator, or the node itself if it has a piece.
     writer: WriterNumber,
     pieces: BTreeMap<i16, Piece>,
-    line: Option<Line>,
+    line: Option<SpotFinder>,
     written: u64,
 }
 
@@ -56,12 +54,6 @@ struct Piece {
 struct Version {
     entries: Vec<EntryKey>,
     points: Vec<TrackPoint>,
-}
-
-#[derive(Clone, Debug)]
-struct Line {
-    track: Track,
-    finder: SpotFinder,
 }
 
 impl Tracks {
@@ -96,14 +88,10 @@ impl Tracks {
             line: None,
             written,
         });
-        let known = route.pieces.entry(piece.piece).or_insert_with(|| {
-            self.pieces += 1;
-            Piece::default()
-        });
+        let known = route.pieces.entry(piece.piece).or_default();
         let mut useless = match known.put(is_own, key, &piece.points) {
-            Put::Known => return vec![],
-            Put::Useless => return vec![key],
-            Put::Taken(replaced) => replaced,
+            Ok(replaced) => replaced,
+            Err(useless) => return useless,
         };
         if is_own {
             route.writer = writer;
@@ -133,7 +121,7 @@ impl Tracks {
         } else if self.routes.len() > TRACKS_MAX {
             self.evict(|_| true, useless);
         }
-        while self.pieces > PIECES_MAX
+        while self.pieces() > PIECES_MAX
             && let Some(heaviest) = self.heaviest()
         {
             self.evict(|route| route.writer == heaviest, useless);
@@ -177,7 +165,7 @@ impl Tracks {
             if !is_same {
                 changed.push(id);
             }
-            route.line = track.map(|track| Line { finder: SpotFinder::new(&track), track });
+            route.line = track.map(SpotFinder::new);
         }
         changed
     }
@@ -190,11 +178,9 @@ impl Tracks {
         self.routes.len()
     }
 
-    #[cfg(test)]
+    /// The number of pieces of all routes.
     pub fn pieces(&self) -> usize {
-        let pieces = self.routes.values().map(|route| route.pieces.len()).sum();
-        assert_eq!(self.pieces, pieces);
-        pieces
+        self.routes.values().map(|route| route.pieces.len()).sum()
     }
 
     /// Notes on which route a train is. Returns whether entries may be missing on it, because other
@@ -216,7 +202,7 @@ impl Tracks {
     pub fn projections(&self, spot: &Spot, except: RouteId) -> Vec<(RouteId, Position, Direction)> {
         let project = |id: &RouteId| {
             let line = self.routes.get(id).filter(|_| *id != except)?.line.as_ref()?;
-            let (position, direction) = line.finder.find(&line.track, spot)?;
+            let (position, direction) = line.find(spot)?;
             Some((*id, position, direction))
         };
         let (first, others) = self.order.split_at(self.first);
@@ -281,9 +267,8 @@ impl Tracks {
     /// Removes the pieces of entries.
     pub fn forget(&mut self, gone: impl Fn(EntryKey) -> bool) {
         let is_gone = |one: &mut Version| one.entries.iter().any(|key| gone(*key));
-        let Self { routes, creators, stale, pieces, .. } = self;
+        let Self { routes, creators, stale, .. } = self;
         routes.retain(|id, route| {
-            let before = route.pieces.len();
             for piece in route.pieces.values_mut() {
                 let (own, creators) = (piece.own.take_if(is_gone), piece.creators.take_if(is_gone));
                 if own.or(creators).is_some() {
@@ -291,7 +276,6 @@ impl Tracks {
                 }
             }
             route.pieces.retain(|_, piece| piece.version().is_some());
-            *pieces -= before - route.pieces.len();
             if route.pieces.values().all(|piece| piece.own.is_none()) {
                 let creator = creators.iter().find(|(_, hash)| **hash == creator_of(*id));
                 route.writer = creator.map_or(route.writer, |(writer, _)| *writer);
@@ -306,22 +290,11 @@ impl Tracks {
         let items = items.map(|(id, route)| (Some(route.writer), route.written, *id));
         for id in victims(items, 1) {
             let pieces = self.routes.remove(&id).map(|route| route.pieces).unwrap_or_default();
-            self.pieces -= pieces.len();
             self.stale.insert(id);
             let versions = pieces.into_values().flat_map(|one| [one.own, one.creators]);
             useless.extend(versions.flatten().flat_map(|version| version.entries));
         }
     }
-}
-
-/// What becomes of a new version of a piece.
-enum Put {
-    /// It was here.
-    Known,
-    /// It adds nothing, or moves the known part.
-    Useless,
-    /// It counts, and these entries do not any more.
-    Taken(Vec<EntryKey>),
 }
 
 impl Piece {
@@ -335,30 +308,37 @@ impl Piece {
         points.iter().map(|point| (point, self.own.is_some()))
     }
 
-    fn put(&mut self, is_own: bool, key: EntryKey, points: &[TrackPoint]) -> Put {
+    /// Takes a version; returns the entries that do not count any more. An error, with the useless
+    /// entries, if it was here, adds nothing, or moves the known part.
+    fn put(
+        &mut self,
+        is_own: bool,
+        key: EntryKey,
+        points: &[TrackPoint],
+    ) -> Result<Vec<EntryKey>, Vec<EntryKey>> {
         let known = if is_own { &mut self.own } else { &mut self.creators };
         let Some(version) = known else {
             *known = Some(Version { entries: vec![key], points: points.to_vec() });
-            return Put::Taken(vec![]);
+            return Ok(vec![]);
         };
         let is_later = |one: &EntryKey| one.log == key.log && one.sequence > key.sequence;
         if version.entries.contains(&key) {
-            return Put::Known;
+            return Err(vec![]);
         }
         if version.entries.iter().any(is_later) {
-            return Put::Useless;
+            return Err(vec![key]);
         }
         if is_own {
             version.points = points.to_vec();
-            return Put::Taken(std::mem::replace(&mut version.entries, vec![key]));
+            return Ok(std::mem::replace(&mut version.entries, vec![key]));
         }
         match extended(&version.points, points) {
             Some(longer) if longer.len() > version.points.len() => {
                 version.points = longer;
                 version.entries.push(key);
-                Put::Taken(vec![])
+                Ok(vec![])
             }
-            _ => Put::Useless,
+            _ => Err(vec![key]),
         }
     }
 }

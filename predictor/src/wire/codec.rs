@@ -14,25 +14,27 @@ use super::{
 use crate::entry::{ENTRY_BYTES_MAX, Entry, LogId, SEQUENCE_END, WRITER_NAME_MAX};
 use crate::record;
 
-/// Appends a telemetry; omits carriers beyond the maximum.
-pub(super) fn put_telemetry(out: &mut Vec<u8>, telemetry: &Telemetry) {
+/// Encodes a telemetry for [`super::TELEMETRY`]; omits carriers beyond the maximum.
+pub fn encode_telemetry(telemetry: &Telemetry) -> Vec<u8> {
     let Telemetry { trip, route, direction, position, speed, error, age, carriers } = telemetry;
-    put_number(out, FORM);
-    put_duration(out, *age);
+    let mut out = Vec::new();
+    put_number(&mut out, FORM);
+    put_number(&mut out, u64::try_from(age.as_micros()).unwrap_or(NUMBER_MAX));
     out.extend_from_slice(&trip.0.to_be_bytes());
     out.extend_from_slice(&route.0.to_be_bytes());
     out.push(*direction as u8);
     out.extend_from_slice(&position.decimetres.to_be_bytes());
     out.extend_from_slice(&speed.centimetres_per_second.to_be_bytes());
-    put_number(out, u64::try_from(error.decimetres).unwrap_or_default());
+    put_number(&mut out, u64::try_from(error.decimetres).unwrap_or_default());
     let carriers = &carriers[..carriers.len().min(TELEMETRY_CARRIERS_MAX)];
-    put_number(out, carriers.len() as u64);
+    put_number(&mut out, carriers.len() as u64);
     for CarrierTelemetry { carrier, cell, rsrp } in carriers {
-        put_text(out, carrier, CARRIER_NAME_MAX);
-        out.push(bit(cell.is_some(), CELL) | bit(rsrp.is_some(), RSRP));
-        put_cell(out, *cell);
-        put_rsrp(out, *rsrp);
+        put_text(&mut out, carrier, CARRIER_NAME_MAX);
+        out.push(u8::from(cell.is_some()) * CELL | u8::from(rsrp.is_some()) * RSRP);
+        out.extend(cell.iter().flat_map(|cell| cell.0.to_be_bytes()));
+        out.extend(rsrp.iter().flat_map(|rsrp| rsrp.deci_dbm().to_be_bytes()));
     }
+    out
 }
 
 /// Decodes a telemetry; none for a form of a later version.
@@ -44,7 +46,7 @@ pub(super) fn telemetry(cursor: &mut Cursor<'_>) -> Result<Option<Telemetry>, Fi
     let age = Duration::from_micros(cursor.number()?);
     let (trip, route) = (TripId(fixed(cursor)?), RouteId(fixed(cursor)?));
     let direction = Direction::from_bit(cursor.byte()?);
-    let position = position(cursor)?;
+    let position = Position { decimetres: i32::from_be_bytes(cursor.array()?) };
     let speed = Speed { centimetres_per_second: u16::from_be_bytes(cursor.array()?) };
     let error = i32::try_from(cursor.number()?);
     let error = error.map_err(|_| FieldError::Invalid("position error"))?;
@@ -58,42 +60,44 @@ pub(super) fn telemetry(cursor: &mut Cursor<'_>) -> Result<Option<Telemetry>, Fi
 fn carrier(cursor: &mut Cursor<'_>) -> Result<CarrierTelemetry, FieldError> {
     let carrier = cursor.text(CARRIER_NAME_MAX)?.to_owned();
     let bits = cursor.byte()?;
-    let cell = (bits & CELL != 0).then(|| cell(cursor)).transpose()?;
-    let rsrp = (bits & RSRP != 0).then(|| rsrp(cursor)).transpose()?;
-    Ok(CarrierTelemetry { carrier, cell, rsrp })
+    let cell = (bits & CELL != 0).then(|| fixed(cursor)).transpose()?.map(CellId);
+    let rsrp = (bits & RSRP != 0).then(|| cursor.array()).transpose()?.map(i16::from_be_bytes);
+    let rsrp = rsrp.map(|deci| Rsrp::from_deci_dbm(deci).ok_or(FieldError::Invalid("RSRP")));
+    Ok(CarrierTelemetry { carrier, cell, rsrp: rsrp.transpose()? })
 }
 
-/// Appends a message, whose list is no longer than one message takes.
-pub(super) fn put_sync(out: &mut Vec<u8>, message: &SyncMessage) {
+/// Encodes a message for [`super::SYNC`], whose list is within its maximum.
+pub fn encode_sync(message: &SyncMessage) -> Vec<u8> {
+    let mut out = Vec::new();
     match message {
         SyncMessage::Marks { end, heard, marks } => {
-            put_number(out, MARKS);
-            out.push(bit(*end, END) | bit(*heard, HEARD));
-            put_number(out, marks.len() as u64);
+            put_number(&mut out, MARKS);
+            out.push(u8::from(*end) * END | u8::from(*heard) * HEARD);
+            put_number(&mut out, marks.len() as u64);
             for Mark { log, floor, next } in marks {
-                put_log(out, log);
-                put_number(out, *floor);
-                put_number(out, *next);
+                put_log(&mut out, log);
+                put_number(&mut out, *floor);
+                put_number(&mut out, *next);
             }
         }
         SyncMessage::Entries { log, floor, first, end, entries } => {
-            put_number(out, ENTRIES);
-            put_log(out, log);
-            for number in [*floor, *first, *end] {
-                put_number(out, number);
+            put_number(&mut out, ENTRIES);
+            put_log(&mut out, log);
+            for number in [*floor, *first, *end, entries.len() as u64] {
+                put_number(&mut out, number);
             }
-            put_number(out, entries.len() as u64);
             let mut from = *first;
             for (sequence, entry) in entries {
                 let bytes = record::encode(entry);
-                put_number(out, sequence - from);
-                put_number(out, bytes.len() as u64);
+                put_number(&mut out, sequence - from);
+                put_number(&mut out, bytes.len() as u64);
                 out.extend_from_slice(&bytes);
                 from = sequence + 1;
             }
         }
-        SyncMessage::Older => put_number(out, OLDEST),
+        SyncMessage::Older => put_number(&mut out, OLDEST),
     }
+    out
 }
 
 /// Decodes a message of the replication; none for a kind of a later version.
@@ -176,36 +180,6 @@ fn count(cursor: &mut Cursor<'_>, most: usize) -> Result<usize, FieldError> {
 
 fn fixed(cursor: &mut Cursor<'_>) -> Result<u64, FieldError> {
     Ok(u64::from_be_bytes(cursor.array()?))
-}
-
-fn position(cursor: &mut Cursor<'_>) -> Result<Position, FieldError> {
-    Ok(Position { decimetres: i32::from_be_bytes(cursor.array()?) })
-}
-
-fn cell(cursor: &mut Cursor<'_>) -> Result<CellId, FieldError> {
-    Ok(CellId(fixed(cursor)?))
-}
-
-fn put_cell(out: &mut Vec<u8>, cell: Option<CellId>) {
-    out.extend(cell.into_iter().flat_map(|cell| cell.0.to_be_bytes()));
-}
-
-fn rsrp(cursor: &mut Cursor<'_>) -> Result<Rsrp, FieldError> {
-    let rsrp = Rsrp::from_deci_dbm(i16::from_be_bytes(cursor.array()?));
-    rsrp.ok_or(FieldError::Invalid("RSRP"))
-}
-
-fn put_rsrp(out: &mut Vec<u8>, rsrp: Option<Rsrp>) {
-    out.extend(rsrp.into_iter().flat_map(|rsrp| rsrp.deci_dbm().to_be_bytes()));
-}
-
-/// Microseconds.
-fn put_duration(out: &mut Vec<u8>, duration: Duration) {
-    put_number(out, u64::try_from(duration.as_micros()).unwrap_or(NUMBER_MAX));
-}
-
-fn bit(set: bool, bit: u8) -> u8 {
-    if set { bit } else { 0 }
 }
 
 /// The form of telemetry that this version knows.

@@ -1,12 +1,8 @@
 //! Tests of the payloads: round trips, golden vectors, bounds, and invalid input.
 
-use std::time::Duration;
-
-use polyrail_model::{CellId, Direction, Position, RouteId, Rsrp, Speed, TripId};
 use proptest::prelude::*;
 
 use super::*;
-use crate::entry::{Entry, LogId};
 use crate::record::tests::{any_handover, handover};
 
 /// The payload of the longest message that a session accepts (`docs/protocol.md`).

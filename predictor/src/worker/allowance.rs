@@ -38,27 +38,19 @@ impl Allowances {
     /// A session has ended.
     pub(super) fn end(&mut self, now: Instant, session: SessionKey) {
         self.peers.remove(&session);
-        self.of.retain(|_, allowance| !allowance.is_full(now));
+        self.of.retain(|_, one| !(one.telemetry.is_full(now) && one.others.is_full(now)));
     }
 
     /// Whether the peer of a session may send a message now; logs some that it may not.
     pub(super) fn take(&mut self, now: Instant, session: SessionKey, channel: Channel) -> bool {
         let Some(peer) = self.peers.get(&session) else { return false };
-        let new = || Allowance::new(now);
+        let full = Bucket::new(now, MESSAGES_A_SECOND, MESSAGES_AT_ONCE as f64);
+        let new = || Allowance { telemetry: full, others: full, dropped: 0 };
         self.of.entry(peer.clone()).or_insert_with(new).take(now, peer, channel)
     }
 }
 
 impl Allowance {
-    fn new(now: Instant) -> Self {
-        let full = Bucket::new(now, MESSAGES_A_SECOND, MESSAGES_AT_ONCE as f64);
-        Self { telemetry: full, others: full, dropped: 0 }
-    }
-
-    fn is_full(&self, now: Instant) -> bool {
-        self.telemetry.is_full(now) && self.others.is_full(now)
-    }
-
     fn take(&mut self, now: Instant, peer: &str, channel: Channel) -> bool {
         let is_telemetry = channel == wire::TELEMETRY;
         let bucket = if is_telemetry { &mut self.telemetry } else { &mut self.others };

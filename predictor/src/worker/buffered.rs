@@ -8,15 +8,14 @@ use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use polyrail_model::{Delivery, NodeRole, Position, RouteId};
+use polyrail_model::{Delivery, NodeRole, RouteId};
 
 use super::{LinkDbSettings, StoreState};
 use crate::entry::{Entry, EntryKey, LogNumber, WriterNumber};
-use crate::position::TrainPosition;
 use crate::shared::{Answer, News, SharedLogs, SharedState};
-use crate::store::{Appended, Limits, Store, StoreError, Swept};
+use crate::store::{Appended, Limits, Store, StoreError};
 use crate::sync::{Heard, Quotas, Sync};
-use crate::views::{PlaceEstimate, PlaceKey, Views};
+use crate::views::Views;
 use crate::wire::SyncMessage;
 
 pub(super) struct BufferedStore {
@@ -215,6 +214,16 @@ impl BufferedStore {
         true
     }
 
+    /// Takes what a peer or the shared database has changed over into the views.
+    fn take_over(&mut self, heard: &Heard) {
+        self.apply(&heard.appended);
+        if heard.moved
+            && let Err(error) = self.derive()
+        {
+            self.fail(&error);
+        }
+    }
+
     /// Takes written entries over into the views.
     fn apply(&mut self, appended: &Appended) {
         let Self { store: Some(store), views, introduced, useless, tracks_changed, .. } = self
@@ -251,12 +260,7 @@ impl BufferedStore {
         self.quotas = quotas;
         // If the database fails, the peer sends the message again.
         let heard = heard.unwrap_or_default();
-        self.apply(&heard.appended);
-        if heard.moved
-            && let Err(error) = self.derive()
-        {
-            self.fail(&error);
-        }
+        self.take_over(&heard);
         heard
     }
 
@@ -268,12 +272,7 @@ impl BufferedStore {
     ) -> Option<(BTreeSet<LogNumber>, Answer)> {
         let (now, wall_ms, room) = (self.now, self.wall_ms, self.settings.events_max);
         let heard = self.with(|store| shared.take(now, wall_ms, store, news))?;
-        self.apply(&heard.appended);
-        if heard.moved
-            && let Err(error) = self.derive()
-        {
-            self.fail(&error);
-        }
+        self.take_over(&heard);
         let answer = self.with(|store| shared.answer(now, store, room))?;
         Some((heard.changed, answer))
     }
@@ -345,10 +344,9 @@ impl BufferedStore {
     /// Evicts entries by age, if the clock is plausible.
     fn sweep(&mut self) {
         let (wall_ms, retention) = (self.wall_ms, self.settings.retention);
-        let Some(swept) = self.with(|store| store.sweep(wall_ms, retention)) else { return };
-        let doubted = matches!(swept, Swept::ClockDoubted { .. });
-        let warned = std::mem::replace(&mut self.clock_doubted, doubted);
-        if let Swept::ClockDoubted { attested_ms } = swept
+        let Some(attested) = self.with(|store| store.sweep(wall_ms, retention)) else { return };
+        let warned = std::mem::replace(&mut self.clock_doubted, attested.is_some());
+        if let Some(attested_ms) = attested
             && !warned
         {
             tracing::warn!(
@@ -377,19 +375,6 @@ impl BufferedStore {
                 None
             }
         }
-    }
-
-    /// The expected rate and delay at a place, for the node `own`.
-    pub(super) fn place(
-        &self,
-        own: WriterNumber,
-        carrier: &str,
-        train: &TrainPosition,
-        metres: f64,
-    ) -> Option<PlaceEstimate> {
-        let position = Position::from_metres(metres);
-        let place = PlaceKey::of(carrier, train.route, train.direction, position);
-        self.views.estimate(own, &place)
     }
 
     /// When [`BufferedStore::poll`] may have a message: not before a closed database is opened

@@ -234,7 +234,8 @@ impl Engine for CloudEngine {
                 if let Some((trip, train)) = gateway.trip_at(now) {
                     let train = train.advanced(now);
                     let position = Position::from_metres(train.metres);
-                    let spot = self.store.views().spot(train.route, position, train.direction);
+                    let track = self.store.views().track(train.route);
+                    let spot = track.and_then(|track| track.spot(position, train.direction));
                     let rates = &mut gateway.rates;
                     let complete = rates.record((&train, trip), spot, &carrier, rate, srtt);
                     self.measured.extend(gateway.named(complete));

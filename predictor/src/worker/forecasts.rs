@@ -156,10 +156,8 @@ impl CarrierForecasts {
 
 /// Whether a forecast predicts the same failure as the reported one, which does not expire soon.
 fn is_same(reported: Option<&LinkForecast>, new: Option<&LinkForecast>) -> bool {
-    let (reported, new) = match (reported, new) {
-        (None, None) => return true,
-        (Some(reported), Some(new)) => (reported, new),
-        _ => return false,
+    let Some((reported, new)) = reported.zip(new) else {
+        return reported.is_none() && new.is_none();
     };
     let apart =
         |a: Instant, b: Instant| a.saturating_duration_since(b).max(b.saturating_duration_since(a));

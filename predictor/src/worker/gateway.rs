@@ -20,7 +20,6 @@ use crate::entry::{Entry, Link, Rates, WriterNumber};
 use crate::forecast::Forecaster;
 use crate::pilot::{Pilot, PilotOutput};
 use crate::position::TrainPosition;
-use crate::shared::{Answer, News};
 use crate::sync::{Side, Sync, handovers};
 use crate::track::Track;
 use crate::wire::SyncMessage;
@@ -70,7 +69,7 @@ impl GatewayEngine {
         settings: LinkDbSettings,
         seed: u64,
     ) -> Self {
-        let pilot = Pilot::new(seed, store.views().own_tracks()).named(store.name());
+        let pilot = Pilot::new(seed, store.name(), store.views().own_tracks());
         let mut engine = Self {
             store,
             pilot,
@@ -329,14 +328,6 @@ impl Engine for GatewayEngine {
         Some(others.fold(self.telemetry_at.min(self.forecast_at), Instant::min))
     }
 
-    fn share(&mut self, _now: Instant, _wall_ms: u64, _news: News) -> Option<Answer> {
-        None
-    }
-
-    fn take_unshared(&mut self) -> bool {
-        false
-    }
-
     fn close(&mut self, now: Instant, wall_ms: u64) {
         self.pilot.advance(now, wall_ms);
         self.pilot.end_trip();
@@ -358,7 +349,7 @@ impl Engine for GatewayEngine {
             store: self.store.state(),
             forecast: self.settings.forecast,
             trips: vec![trip],
-            forecasts: self.outcomes.counts(),
+            forecasts: self.outcomes.counts,
             recorded: self.recorded,
             received: self.received,
             inputs_dropped: self.dropped,

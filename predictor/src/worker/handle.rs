@@ -80,11 +80,6 @@ impl Worker {
         self.feed(Input::Up { session, peer });
     }
 
-    /// Users' flows go to this session, which is up (gateway).
-    pub fn follow(&self, session: SessionKey) {
-        self.feed(Input::Follow(session));
-    }
-
     /// A session has ended.
     pub fn end(&mut self, now: Instant, session: SessionKey) {
         self.allowances.end(now, session);

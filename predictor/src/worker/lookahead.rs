@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use polyrail_model::{Bitrate, LinkOutlook, OutlookStep};
+use polyrail_model::{Bitrate, LinkOutlook, OutlookStep, Position};
 
 use super::buffered::BufferedStore;
 use crate::entry::WriterNumber;
 use crate::position::TrainPosition;
+use crate::views::PlaceKey;
 
 /// What earlier trips measured over the next seconds of travel, for the node `own`.
 pub(super) fn outlook(
@@ -37,7 +38,9 @@ fn usual(
     // The nearer neighbour first.
     let side = if metres.rem_euclid(PLACE) < PLACE / 2.0 { -PLACE } else { PLACE };
     for off in [0.0, side, -side, 2.0 * side, -2.0 * side] {
-        if let Some(known) = store.place(own, carrier, train, metres + off) {
+        let position = Position::from_metres(metres + off);
+        let place = PlaceKey::of(carrier, train.route, train.direction, position);
+        if let Some(known) = store.views().estimate(own, &place) {
             rate = rate.or(known.rate);
             delay = delay.or(known.delay);
         }

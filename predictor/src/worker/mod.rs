@@ -63,10 +63,14 @@ trait Engine {
     fn state(&self, now: Instant) -> WorkerState;
 
     /// Takes news of the shared database; none if the local one cannot be used (cloud).
-    fn share(&mut self, now: Instant, wall_ms: u64, news: News) -> Option<Answer>;
+    fn share(&mut self, _now: Instant, _wall_ms: u64, _news: News) -> Option<Answer> {
+        None
+    }
 
     /// Whether entries were written that the shared database may lack, since the last call.
-    fn take_unshared(&mut self) -> bool;
+    fn take_unshared(&mut self) -> bool {
+        false
+    }
 
     /// Ends the trip and writes its observations.
     fn close(&mut self, now: Instant, wall_ms: u64);

@@ -36,10 +36,3 @@ pub struct LinkDbSettings {
     /// Whether gateways receive each other's handovers (cloud); applies to new sessions.
     pub share: bool,
 }
-
-impl std::fmt::Debug for Options {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { role, path, settings, .. } = self;
-        write!(f, "Options({role:?}, {path:?}, {settings:?})")
-    }
-}

@@ -17,7 +17,7 @@ use polyrail_model::{CellId, ForecastCounts, LinkForecast};
 /// The alarms of all carriers.
 #[derive(Debug, Default)]
 pub(super) struct ForecastOutcomes {
-    counts: ForecastCounts,
+    pub(super) counts: ForecastCounts,
     carriers: BTreeMap<String, Vec<Alarm>>,
 }
 
@@ -42,10 +42,7 @@ impl ForecastOutcomes {
     ) {
         let Some(forecast) = forecast.filter(|forecast| forecast.expires_at > now) else { return };
         let fails_at = forecast.fails_at;
-        if !self.carriers.contains_key(carrier) {
-            self.carriers.insert(carrier.to_owned(), Vec::new());
-        }
-        let Some(alarms) = self.carriers.get_mut(carrier) else { return };
+        let alarms = self.carriers.entry(carrier.to_owned()).or_default();
         alarms.retain(|alarm| now.saturating_duration_since(alarm.seen) < KEPT);
         if let Some(alarm) = alarms.iter_mut().find(|alarm| alarm.cell == cell) {
             (alarm.fails_at, alarm.seen) = (fails_at, now);
@@ -79,10 +76,6 @@ impl ForecastOutcomes {
             (false, _, None) => {}
         }
     }
-
-    pub(super) fn counts(&self) -> ForecastCounts {
-        self.counts
-    }
 }
 
 /// A failure that begins within this time after the predicted place counts as predicted
@@ -115,7 +108,7 @@ mod tests {
             outcomes.forecast(at(ms), "a", cell, Some(&forecast(base, 5_000, 20_000)));
         }
         outcomes.handover(at(handover_ms), "a", cell, failed);
-        outcomes.counts()
+        outcomes.counts
     }
 
     #[test]
@@ -146,19 +139,19 @@ mod tests {
         outcomes.handover(at(1_000), "a", CellId(8), true);
         outcomes.handover(at(1_000), "b", CellId(7), true);
         outcomes.handover(at(3_000), "a", CellId(7), true);
-        assert_eq!(outcomes.counts(), ForecastCounts { alarms: 1, missed: 3, ..outcomes.counts() });
+        assert_eq!(outcomes.counts, ForecastCounts { alarms: 1, missed: 3, ..outcomes.counts });
         outcomes.handover(at(1_000), "a", CellId(7), true);
         outcomes.handover(at(1_000), "a", CellId(7), true);
         let expected = ForecastCounts { alarms: 1, correct: 1, missed: 4, ..Default::default() };
-        assert_eq!(outcomes.counts(), expected, "an alarm has one outcome");
+        assert_eq!(outcomes.counts, expected, "an alarm has one outcome");
         for cell in 0..100 {
             outcomes.forecast(at(5_000), "a", CellId(cell), Some(&foreseen));
         }
         assert_eq!(outcomes.carriers["a"].len(), ALARMS_MAX);
         outcomes.forecast(at(59_999), "a", CellId(200), Some(&foreseen));
-        assert_eq!(outcomes.counts().alarms, 102);
+        assert_eq!(outcomes.counts.alarms, 102);
         let expired = forecast(base, 1_000, 2_000);
         outcomes.forecast(at(3_000), "c", CellId(1), Some(&expired));
-        assert_eq!(outcomes.counts().alarms, 102, "an expired forecast is no alarm");
+        assert_eq!(outcomes.counts.alarms, 102, "an expired forecast is no alarm");
     }
 }

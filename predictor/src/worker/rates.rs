@@ -87,10 +87,9 @@ impl RateRecorder {
     /// The entries that were begun this long ago.
     pub(super) fn take_due(&mut self, now: Instant) -> Vec<Rates> {
         let due = |open: &OpenRates| now.saturating_duration_since(open.began) >= OPEN_MAX;
-        let (due, open) =
-            std::mem::take(&mut self.open).into_iter().partition(|(_, open)| due(open));
+        let all = std::mem::take(&mut self.open).into_iter();
+        let (due, open): (BTreeMap<_, _>, _) = all.partition(|(_, open)| due(open));
         self.open = open;
-        let due: BTreeMap<String, OpenRates> = due;
         due.into_values().map(|open| open.rates).collect()
     }
 

@@ -92,10 +92,7 @@ pub struct TripState {
 impl TripState {
     /// The trip of a train at a position.
     pub(super) fn at(train: &TrainPosition) -> Self {
-        let direction = match train.direction {
-            Direction::Up => "up",
-            Direction::Down => "down",
-        };
+        let direction = if train.direction == Direction::Up { "up" } else { "down" };
         Self {
             route: Some(train.route.to_string()),
             direction: Some(direction.to_owned()),

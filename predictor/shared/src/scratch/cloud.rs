@@ -122,21 +122,24 @@ impl Cloud {
     /// # Errors
     /// The file cannot be read.
     pub fn stop_and_count(self) -> Result<BTreeMap<LogId, (u64, u64)>, StoreError> {
-        let store = self.into_store()?;
         let mut counts: BTreeMap<LogId, (u64, u64)> = BTreeMap::new();
-        store.visit(|_, key, _| {
-            if let Some(log) = store.log(key.log) {
-                let (count, last) = counts.entry(log.id.clone()).or_default();
-                (*count, *last) = (*count + 1, key.sequence.max(*last));
-            }
-            Ok::<_, StoreError>(())
+        self.visit(|log, sequence, _| {
+            let (count, last) = counts.entry(log.clone()).or_default();
+            (*count, *last) = (*count + 1, sequence.max(*last));
         })?;
         Ok(counts)
     }
 
-    fn into_store(self) -> Result<Store, StoreError> {
+    fn visit(self, mut visitor: impl FnMut(&LogId, u64, Entry)) -> Result<(), StoreError> {
         drop(self.worker);
-        Store::open(&self.path, Limits { events_max: u64::MAX, ..Limits::default() })
+        let limits = Limits { events_max: u64::MAX, ..Limits::default() };
+        let store = Store::open(&self.path, limits)?;
+        store.visit(|_, key, entry| {
+            if let Some(log) = store.log(key.log) {
+                visitor(&log.id, key.sequence, entry);
+            }
+            Ok(())
+        })
     }
 
     /// Stops it, and returns its entries.
@@ -144,13 +147,9 @@ impl Cloud {
     /// # Errors
     /// The file cannot be read.
     pub fn stop(self) -> Result<Contents, StoreError> {
-        let store = self.into_store()?;
         let mut contents = Contents::new();
-        store.visit(|_, key, entry| {
-            if let Some(log) = store.log(key.log) {
-                contents.insert((log.id.clone(), key.sequence), entry);
-            }
-            Ok::<_, StoreError>(())
+        self.visit(|log, sequence, entry| {
+            contents.insert((log.clone(), sequence), entry);
         })?;
         Ok(contents)
     }

@@ -35,7 +35,7 @@ impl Postgres {
     pub fn start(settings: &[&str]) -> io::Result<Self> {
         let mut server = Self::empty(settings.iter().map(|&line| line.to_owned()).collect())?;
         let mut create = server.command("initdb");
-        create.arg("-D").arg(server.data()).args(INITDB);
+        create.arg("-D").arg(server.data()).args(INITDB.split(' '));
         let created = create.output().and_then(succeeded);
         created
             .map_err(|error| failed(format!("PostgreSQL (`make setup` installs it): {error}")))?;
@@ -233,17 +233,8 @@ fn failed(reason: impl std::fmt::Display) -> io::Error {
     io::Error::other(reason.to_string())
 }
 
-const INITDB: [&str; 9] = [
-    "-U",
-    "owner",
-    "--auth-local=trust",
-    "--auth-host=scram-sha-256",
-    "-E",
-    "UTF8",
-    "--no-locale",
-    "--no-sync",
-    "--no-instructions",
-];
+const INITDB: &str = "-U owner --auth-local=trust --auth-host=scram-sha-256 -E UTF8 --no-locale \
+    --no-sync --no-instructions";
 const SETTINGS: [&str; 2] = ["listen_addresses=", "unix_socket_permissions=0777"];
 /// How long a start may take.
 const START: Duration = Duration::from_secs(30);

@@ -52,14 +52,9 @@ impl Default for EvaluateSettings {
     }
 }
 
-/// Leaves each trip out once. The records are what is learned from and what is true.
-pub fn evaluate(records: &[Handover], settings: &EvaluateSettings) -> Report {
-    evaluate_against(records, records, settings)
-}
-
-/// The same, with what is true apart: the handovers as they really were, whether they have a record
-/// or not. Truths name the trip, route and direction that records of theirs would; their sequences
-/// do not count. Records are learned from and never judged.
+/// Leaves each trip out once. It learns from the records; the truths are the handovers as
+/// they really were, whether they have a record or not. Truths name the trip, route and direction
+/// that records of theirs would; their sequences do not count. Records are never judged.
 pub fn evaluate_against(
     records: &[Handover],
     truths: &[Handover],
@@ -76,7 +71,8 @@ pub fn evaluate_against(
     for (place, trip) in trips.iter().enumerate().rev().take(settings.trips_max) {
         let Some(test) = tests.get(trip) else { continue };
         report.trips += 1;
-        let others = histories.iter().map(|(key, cell)| (key, cell.without(*trip)));
+        let without = |cell: &CellHistory| cell.retained(|one| one.trip != *trip);
+        let others = histories.iter().map(|(key, cell)| (key, without(cell)));
         let cells = fitted(&others.collect(), settings.rule, settings.classify);
         let test = Way::all(test);
         judge(&mut report, &cells, &test);

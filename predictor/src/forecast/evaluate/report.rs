@@ -33,7 +33,10 @@ impl Report {
     pub(super) fn calibrate(&mut self, permille: u16, fails: bool) {
         let expected = f64::from(permille) / 1_000.0;
         let bin = RATES.iter().position(|most| expected < *most).unwrap_or(RATES.len() - 1);
-        self.calibration[bin].add(expected, fails);
+        let Bin { handovers, expected: sum, failed } = &mut self.calibration[bin];
+        *handovers += 1;
+        *sum += expected;
+        *failed += u64::from(fails);
     }
 
     /// Counts the forecast that was in force when a handover began.
@@ -77,14 +80,6 @@ impl Report {
     }
 }
 
-impl Bin {
-    fn add(&mut self, expected: f64, fails: bool) {
-        self.handovers += 1;
-        self.expected += expected;
-        self.failed += u64::from(fails);
-    }
-}
-
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{} trips, each left out once", self.trips)?;
@@ -110,7 +105,7 @@ impl fmt::Display for Report {
             let expected = (bin.handovers > 0).then(|| bin.expected / bin.handovers as f64);
             let failed = share(bin.failed, bin.handovers);
             let (expected, failed) = (shown(expected), shown(failed));
-            let name = bin_name(most);
+            let name = if most.is_finite() { format!("below {most}") } else { "more".into() };
             writeln!(f, "| {name} | {} | {expected} | {failed} |", bin.handovers)?;
         }
         Ok(())
@@ -133,10 +128,6 @@ fn row(f: &mut fmt::Formatter<'_>, name: &str, told: &Told) -> fmt::Result {
         f,
         "| {name} | {all} | {foreseen} | {correct} | {late} | {early} | {of_all} | {right} |"
     )
-}
-
-fn bin_name(most: f64) -> String {
-    if most.is_finite() { format!("below {most}") } else { "more".into() }
 }
 
 /// A dash for what was not counted.

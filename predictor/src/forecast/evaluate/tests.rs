@@ -123,7 +123,7 @@ fn who_goes_on_to_the_second_place_passes_the_first() {
                 learning: Vec::new(),
                 ..EvaluateSettings::default()
             };
-            let report = evaluate(&all, &settings);
+            let report = evaluate_against(&all, &all, &settings);
             let counted =
                 |told: &Told| told.failures.all() + told.successes.correct + told.successes.alarms;
             assert_eq!(counted(&report.always), counted(&report.told), "{why}");
@@ -185,7 +185,7 @@ fn what_is_judged_is_what_a_forecaster_tells() {
 #[test]
 fn each_trip_is_foreseen_from_the_others() {
     let records = campaign(24);
-    let report = evaluate(&records, &EvaluateSettings::default());
+    let report = evaluate_against(&records, &records, &EvaluateSettings::default());
     let failures = report.told.failures;
     assert_eq!((report.trips, failures.all()), (24, all_failures(&records)));
     assert_eq!(report.ceiling(), Some(1.0), "each failing cell fails about eight times");
@@ -206,7 +206,7 @@ fn each_trip_is_foreseen_from_the_others() {
 fn two_reports_add_up_and_print_as_tables() {
     let settings = EvaluateSettings { learning: vec![1], ..EvaluateSettings::default() };
     let records = campaign(6);
-    let one = evaluate(&records, &settings);
+    let one = evaluate_against(&records, &records, &settings);
     let mut two = one.clone();
     two.merge(&one);
     assert_eq!((two.trips, two.supported), (12, 2 * one.supported));
@@ -224,7 +224,7 @@ fn two_reports_add_up_and_print_as_tables() {
 #[test]
 fn what_was_not_counted_is_a_dash() {
     for records in [vec![], vec![handover(1, 1, 0.0, false)]] {
-        let report = evaluate(&records, &EvaluateSettings::default());
+        let report = evaluate_against(&records, &records, &EvaluateSettings::default());
         let text = report.to_string();
         assert!(!text.contains("NaN") && text.contains(" - |"), "{text}");
         assert_eq!(report.told.failures.correct_share(), None);
@@ -235,7 +235,8 @@ fn what_was_not_counted_is_a_dash() {
         position: Position { decimetres: if trip.is_multiple_of(2) { i32::MIN } else { i32::MAX } },
         ..handover(trip, 1, 0.0, true)
     };
-    let report = evaluate(&(0..9).map(odd).collect::<Vec<_>>(), &EvaluateSettings::default());
+    let odd: Vec<_> = (0..9).map(odd).collect();
+    let report = evaluate_against(&odd, &odd, &EvaluateSettings::default());
     assert!(!report.to_string().contains("NaN"));
 }
 
@@ -276,11 +277,12 @@ fn what_was_not_recorded_is_judged_and_not_learned() {
 fn trips_are_bounded_and_the_last_ones_count() {
     let settings = EvaluateSettings { trips_max: 2, ..EvaluateSettings::default() };
     let records = campaign(6);
-    let report = evaluate(&records, &settings);
+    let report = evaluate_against(&records, &records, &settings);
     let last = all_failures(&records[4 * 60..]);
     assert_eq!((report.trips, report.told.failures.all()), (2, last));
     let settings = EvaluateSettings { rule: Rule::Mean, ..EvaluateSettings::default() };
-    let report = evaluate(&campaign(24), &settings);
+    let records = campaign(24);
+    let report = evaluate_against(&records, &records, &settings);
     let late = report.told.failures.late_share().unwrap();
     assert!((0.3..0.7).contains(&late), "half of the failures come before their mean: {late}");
 }

@@ -56,7 +56,7 @@ fn empty_train_forecasts_on_its_first_trip() {
     let line = line();
     let (trains, entries) = fleet(&[1, 2, 3], 8);
     let views = views(&entries);
-    let mut pilot = Pilot::new(9, []).named("train-0");
+    let mut pilot = Pilot::new(9, "train-0", []);
     pilot.offer(views.shared_tracks(pilot.room()));
     let (mut dice, begin) = (Dice::new(1), start());
     let mut forecaster = Forecaster::default();

@@ -357,7 +357,7 @@ fn told(entries: &[Written], line: &Line, trains: &[Train]) -> BTreeMap<(u32, u6
 
 /// The track on which a train finds itself at the beginning of the line, and where it does.
 fn ridden(views: &Views, line: &Line) -> (RouteId, f64) {
-    let mut pilot = Pilot::new(9, views.own_tracks()).named("train-0");
+    let mut pilot = Pilot::new(9, "train-0", views.own_tracks());
     pilot.offer(views.shared_tracks(pilot.room()));
     let (mut dice, begin) = (Dice::new(1), start());
     for second in 5..60 {

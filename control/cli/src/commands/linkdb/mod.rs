@@ -25,7 +25,7 @@ use polyrail_config::EVENTS_MAX;
 use polyrail_model::{NodeRole, RouteId, TripId};
 use polyrail_predictor::entry::Entry;
 use polyrail_predictor::exchange::{self, Coarsening, ExchangeError, Format};
-use polyrail_predictor::forecast::evaluate::{EvaluateSettings, evaluate};
+use polyrail_predictor::forecast::evaluate::{EvaluateSettings, evaluate_against};
 use polyrail_predictor::forecast::{Rule, SUPPORT};
 use polyrail_predictor::store::{Limits, Store, StoreError, StoreStats};
 use polyrail_predictor::views::Views;
@@ -245,7 +245,7 @@ fn stats(database: &Database, json: bool, out: &mut dyn Write) -> Result<bool> {
     let mut forecastable = 0;
     for (key, history) in views.cells().iter() {
         *routes.entry(key.route).or_default() += 1;
-        forecastable += u64::from(history.trips_that_failed(|_| true) >= SUPPORT);
+        forecastable += u64::from(history.trips_that_failed() >= SUPPORT);
     }
     let writers = store.writers();
     if json {
@@ -371,7 +371,7 @@ fn judge(arguments: &Evaluate, out: &mut dyn Write) -> Result<bool> {
     if let Some(trips) = arguments.trips {
         settings.trips_max = trips;
     }
-    let report = evaluate(&records, &settings);
+    let report = evaluate_against(&records, &records, &settings);
     match arguments.json {
         true => writeln!(out, "{}", serde_json::to_string(&report)?)?,
         false => writeln!(out, "{report}")?,

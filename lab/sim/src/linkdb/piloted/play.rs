@@ -73,7 +73,7 @@ pub fn play(
     let start = Instant::now();
     if course.is_down() {
         let fixes = course.fixes_back(Clock::new(start), setup);
-        let mut pilot = Pilot::new(course.route.seed, []);
+        let mut pilot = Pilot::new(course.route.seed, "", []);
         for (at, fix) in &fixes {
             pilot.observe(Clock::new(start).at(*at), Clock::wall_ms(0, *at), fix);
         }
@@ -106,7 +106,7 @@ fn passage(
     let questions = asked.iter().map(|one| one.handover.at.as_secs_f64()).zip(0..);
     events.extend(questions.map(|(at, place)| (at, Event::Asked(place))));
     events.sort_by(|one, other| one.0.total_cmp(&other.0));
-    let mut pilot = Pilot::new(drive.trip.seed, tracks.0.iter().cloned());
+    let mut pilot = Pilot::new(drive.trip.seed, "", tracks.0.iter().cloned());
     let mut passage = Passage::default();
     for (at, event) in events {
         let now = clock.at(at);
@@ -164,8 +164,7 @@ fn asked<'a>(course: &'a Course, drive: &'a Drive) -> Vec<Asked<'a>> {
 }
 
 impl Tracks {
-    /// Drains a pilot: stores its tracks, encoded and decoded as in the database, and returns its
-    /// records.
+    /// Drains a pilot: stores its tracks, and returns its records.
     fn drain(&mut self, pilot: &mut Pilot) -> Vec<Handover> {
         let mut records = Vec::new();
         while let Some(output) = pilot.poll() {
@@ -173,7 +172,7 @@ impl Tracks {
                 PilotOutput::Handover(record, _) => records.push(record),
                 PilotOutput::Track(route, track) => {
                     self.0.retain(|(known, _)| *known != route);
-                    self.0.extend(Track::decode(&track.encode()).ok().map(|track| (route, track)));
+                    self.0.push((route, track));
                 }
                 PilotOutput::TripBegan(..) => {}
             }
