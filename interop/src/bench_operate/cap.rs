@@ -34,7 +34,7 @@ struct Capped {
 
 /// Two carriers of 20 Mbit/s; the first one has a cap.
 pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
-    let sizes = effort.pick((5 * MB, 40 * MB), (2 * MB, 14 * MB));
+    let sizes = effort.pick((5 * MB, 40 * MB), (2 * MB, 20 * MB));
     for (rule, at) in [("stop", "stop"), ("backup", "backup"), ("limit", "limit:1 Mbit/s")] {
         let capped = in_world(&plan(sizes.0, at), move |world| measure(world, sizes))
             .with_context(|| format!("cap with the rule {at}"))?;
