@@ -4,14 +4,12 @@ use std::time::Duration;
 
 use polyrail_model::UserId;
 
-/// The maximum receive window of a new flow, in bytes; see [`WINDOW_INITIAL_SHARE`]. A first
-/// window of 64 KiB costs a download of 1 MB four round trips, one of 1 MiB costs downloads of 4 MB
-/// on the emulated rail a tenth of their rate.
-pub const WINDOW_INITIAL_MAX: u64 = 2 * 1024 * 1024;
-
-/// A new flow's window is at most this part of the session's memory: the share of one user
-/// ([`USER_SHARE`]).
-pub const WINDOW_INITIAL_SHARE: u64 = USER_SHARE;
+/// The maximum receive window of a new flow, in bytes, and never more than the largest one
+/// ([`WINDOW_SHARE`]). While a carrier that has become slow holds data of a flow, the others
+/// deliver a window of it at most. With 64 KiB a download of 1 MB takes four round trips more than
+/// with 2 MiB, with 1 MiB one of 4 MB on the emulated rail has nine tenths of the rate, and with
+/// 4 MiB 1.04 times as much (`docs/congestion.md`, section 4).
+pub const WINDOW_INITIAL_MAX: u64 = 4 * 1024 * 1024;
 
 /// A window grows to at most this part of the session's memory.
 pub const WINDOW_SHARE: u64 = 4;
@@ -24,8 +22,8 @@ pub const WINDOW_MIN: u64 = 64 * 1024;
 /// bytes in flight.
 pub const POOL_SHARE: u64 = 2;
 
-/// One user's flows may take this part of the memory in each pool, so that it takes four users to
-/// exhaust a pool.
+/// One user's flows may take this part of the memory in each pool, so that it takes four users who
+/// read nothing to exhaust a pool. Bytes in flight to a reader that stops are beside it.
 pub const USER_SHARE: u64 = 8;
 
 /// The peer's memory is scarce while less than this part of it is left.

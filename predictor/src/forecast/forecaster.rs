@@ -73,7 +73,7 @@ impl Forecaster {
         let fit_key = (own, key.clone());
         let (version, generation) = (cell.version, self.generation);
         let known = self.fits.get(&fit_key);
-        if !known.is_some_and(|one| (one.version, one.generation) == (version, generation)) {
+        if known.is_none_or(|one| (one.version, one.generation) != (version, generation)) {
             if known.is_none() && self.fits.len() >= FITS_MAX {
                 self.drop_oldest();
             }

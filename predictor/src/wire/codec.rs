@@ -30,7 +30,7 @@ pub fn encode_telemetry(telemetry: &Telemetry) -> Vec<u8> {
     put_number(&mut out, carriers.len() as u64);
     for CarrierTelemetry { carrier, cell, rsrp } in carriers {
         put_text(&mut out, carrier, CARRIER_NAME_MAX);
-        out.push(u8::from(cell.is_some()) * CELL | u8::from(rsrp.is_some()) * RSRP);
+        out.push((u8::from(cell.is_some()) * CELL) | (u8::from(rsrp.is_some()) * RSRP));
         out.extend(cell.iter().flat_map(|cell| cell.0.to_be_bytes()));
         out.extend(rsrp.iter().flat_map(|rsrp| rsrp.deci_dbm().to_be_bytes()));
     }
@@ -72,7 +72,7 @@ pub fn encode_sync(message: &SyncMessage) -> Vec<u8> {
     match message {
         SyncMessage::Marks { end, heard, marks } => {
             put_number(&mut out, MARKS);
-            out.push(u8::from(*end) * END | u8::from(*heard) * HEARD);
+            out.push((u8::from(*end) * END) | (u8::from(*heard) * HEARD));
             put_number(&mut out, marks.len() as u64);
             for Mark { log, floor, next } in marks {
                 put_log(&mut out, log);

@@ -25,8 +25,8 @@ use super::writers::{self, Writers};
 use crate::event::{Event, FlowKey, OpenError};
 use crate::flow::{Flow, Life};
 use crate::limits::{
-    OPEN_HOLD, PING_SILENT, RESET_LINGER, SILENT_AFTER, WINDOW_INITIAL_MAX, WINDOW_INITIAL_SHARE,
-    WINDOW_SHARE, WRITABLE_MIN,
+    OPEN_HOLD, PING_SILENT, RESET_LINGER, SILENT_AFTER, WINDOW_INITIAL_MAX, WINDOW_SHARE,
+    WRITABLE_MIN,
 };
 use crate::settings::{SessionStatus, Settings};
 use crate::wire::{ResetReason, Target, Terms};
@@ -139,7 +139,11 @@ impl Session {
 
     /// The receive window of a new flow.
     pub(super) fn window_initial(&self) -> u64 {
-        (self.settings.memory.0 / WINDOW_INITIAL_SHARE).min(WINDOW_INITIAL_MAX)
+        self.window_largest().min(WINDOW_INITIAL_MAX)
+    }
+
+    fn window_largest(&self) -> u64 {
+        self.settings.memory.0 / WINDOW_SHARE
     }
 
     pub(super) fn flow_key(&self, flow: FlowId) -> FlowKey {
@@ -260,7 +264,7 @@ impl Session {
     }
 
     pub fn consume(&mut self, now: Instant, id: FlowId, count: usize) {
-        let rtt = self.paths.slowest_rtt();
+        let (rtt, largest) = (self.paths.slowest_rtt(), self.window_largest());
         let Some(flow) = self.flows.get_mut(id) else { return };
         let taken = flow.recv.consume(count) as u64;
         flow.told_readable = false;
@@ -271,7 +275,7 @@ impl Session {
             }
         }
         self.flow_control.held_received -= taken;
-        flow.recv.tune(now, taken, rtt, self.settings.memory.0 / WINDOW_SHARE);
+        flow.recv.tune(now, taken, rtt, largest);
         self.after_drain(now, id);
     }
 

@@ -115,7 +115,7 @@ fn unread_reset_ends_after_its_linger() {
     let mut world = world(&[line("a", 20.0, ms(40))]);
     let flow = talk(&mut world, 1);
     world.set_reader(flow, GATEWAY, Reader::Stalled);
-    // More than the window.
+    // More than the user's share of the memory.
     world.write(flow, CLOUD, 2_200_000);
     world.run_for(s(2));
     world.reset(flow, CLOUD, ResetReason::PeerReset);
