@@ -88,6 +88,16 @@ fn write(session: &mut Session, now: Instant, user: u64, bytes: usize) -> FlowId
 }
 
 #[test]
+fn window_of_a_new_flow_is_a_quarter_of_the_memory_and_at_most_4_mib() {
+    for (memory_mib, window_kib) in [(1, 256), (16, 4_096), (64, 4_096)] {
+        let settings = Settings { memory: Bytes::from_mib(memory_mib), ..Settings::default() };
+        let session = Session::new(base(), SessionKey(1), NodeRole::Cloud, settings);
+        let terms = Terms { window: window_kib << 10, credit: memory_mib << 20 };
+        assert_eq!(session.terms(), terms, "{memory_mib} MiB");
+    }
+}
+
+#[test]
 fn waiting_flows_do_not_keep_others_from_a_free_path() {
     for (waiting, most) in [(20, 1), (500, 5)] {
         let now = base();
