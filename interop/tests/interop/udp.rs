@@ -108,8 +108,10 @@ fn passenger_who_floods_closed_ports_takes_no_icmp_error_of_another() -> Result<
         let mtu = announced_mtu(&connected(&lab.passenger, beyond)?, 1_400, PATIENCE)?;
         ensure!(mtu == 1_280, "MTU {mtu}");
         flood()?;
-        let error = echoes(&connected(&lab.passenger, closed)?, 100, PATIENCE);
-        let error = error.expect_err("nothing listens");
+        // Datagrams may be lost on a busy machine.
+        let asked = connected(&lab.passenger, closed)?;
+        let error = (0..5).find_map(|_| echoes(&asked, 100, PATIENCE).err());
+        let error = error.context("no error came")?;
         let kind = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
         ensure!(kind == Some(ErrorKind::ConnectionRefused), "{error:#}");
         Ok(())
