@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use polyrail_interop::addresses::{Family, GATEWAY, SERVER, SERVER_NAME, SERVER_NAME_V4};
 use polyrail_interop::addresses::{SERVER_NAME_V6, SOCKS5_PORT};
 use polyrail_interop::carrier::Link;
