@@ -62,8 +62,8 @@ for daemon in "${daemons[@]}"; do arguments+=(--bin "$daemon"); done
 # The whole workspace and `--examples` decide the features of external crates, as in `make build`.
 # Our crates are compiled quickly: no figure comes from these daemons.
 quick=()
-for crate in cloud gateway predictor relay scheduler session shared tunnel; do
-    quick+=(--config "profile.$profile.package.polyrail-$crate.opt-level=1")
+for crate in cloud congestion gateway model predictor relay scheduler session tunnel; do
+    quick+=(--config "profile.$profile.package.polyrail-$crate.opt-level=0")
 done
 if ! (cd "$sources" && CARGO_TARGET_DIR="$PWD/../build" cargo build --locked "${quick[@]}" \
     --profile "$profile" --workspace "${arguments[@]}" --examples); then

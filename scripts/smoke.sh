@@ -12,7 +12,7 @@ output=$(mktemp)
 lab=$!
 trap 'kill %1 2>/dev/null || true; wait; cat "$output"; rm "$output"' EXIT
 cargo bench --locked --profile "$profile" --workspace --bench decision -- \
-    --warm-up-time 0.05 --measurement-time 0.1
+    --warm-up-time 0.05 --measurement-time 0.1 --nresamples 1001
 "$built/polyrail-emulator" bench --seconds 3 --results target/results
 "$built/polyrail-sim" smoke
 "$built/polyrail-lab" fleet --smoke
