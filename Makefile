@@ -53,10 +53,11 @@ guide: setup build ## follow docs/operations.md, section 1, in containers with t
 	COMPRESSION=none scripts/packages.sh target/$(PROFILE)
 	scripts/guide.sh
 
-# Features that only development dependencies, tests or the lab choose are missing there. One call
-# for all three, because each has its own choice of features and checks external crates again.
-check-release: ## do the programs to install compile without the crates of tests?
-	$(CARGO) check --locked --profile $(PROFILE) -p polyrail-gateway -p polyrail-cloud -p polyrail-cli
+# Features that only development dependencies choose are missing there.
+check-release: ## do the programs to install compile by themselves?
+	$(CARGO) check --locked --profile $(PROFILE) -p polyrail-gateway
+	$(CARGO) check --locked --profile $(PROFILE) -p polyrail-cloud
+	$(CARGO) check --locked --profile $(PROFILE) -p polyrail-cli
 
 previous: build ## the daemons of the previous commit, for rows of version skew; PREVIOUS=REVISION
 	@scripts/previous.sh
