@@ -46,6 +46,9 @@ pub struct PathView {
     /// The present capacity: the rate delivered with more than a round trip's data in flight, or
     /// any higher rate. Returns to its usual value while the path is idle. `None` while unknown.
     pub capacity: Option<Bitrate>,
+    /// The rate delivered in the last round trip, whether the path was full or not; `None` while it
+    /// is idle.
+    pub delivered: Option<Bitrate>,
     /// No progress for too long: do not use until it makes progress.
     pub stalled: bool,
     /// How long the path has delivered nothing while data is in flight on it; zero if nothing is.
@@ -56,6 +59,8 @@ pub struct PathView {
     pub secondary: bool,
     /// Its bytes cost money: it carries no copies.
     pub metered: bool,
+    /// The session also sends real-time datagrams, for which queues must be short.
+    pub realtime: bool,
     /// The predicted handover failure, if any.
     pub forecast: Option<Forecast>,
     /// What earlier trips measured on the line ahead.

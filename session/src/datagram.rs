@@ -262,9 +262,20 @@ impl Binding {
         self.queue.front().map_or(0, Queued::cost)
     }
 
-    /// It is at its beginning, or sends like a call: few bytes, steadily or marked as EF.
+    /// It is at its beginning, or sends like a call.
     pub fn is_realtime(&self) -> bool {
-        self.sent < FIRST || (self.rate.few && (self.rate.steady || self.expedited))
+        self.sent < FIRST || self.sends_like_call()
+    }
+
+    /// It sends like a call for some time, and receives no more than one: it is not the
+    /// acknowledgements of a download, nor the pause between two.
+    pub fn is_call(&self, now: Instant) -> bool {
+        self.sends_like_call() && self.rate.calm >= CALM && !self.is_bulk(now)
+    }
+
+    /// Few bytes, steadily or marked as EF.
+    fn sends_like_call(&self) -> bool {
+        self.rate.few && (self.rate.steady || self.expedited)
     }
 }
 
@@ -379,16 +390,19 @@ mod tests {
                 binding.on_sent(bytes as u64);
                 now += step;
             }
-            (binding.prefers_stream(), binding.is_bulk(now))
+            (binding.prefers_stream(), binding.is_bulk(now), binding.is_call(now))
         };
-        assert_eq!(send(&mut binding, 100, 160), (false, false), "a call");
-        assert_eq!(send(&mut binding, 100, 1_200), (true, true), "60 KB/s");
-        assert_eq!(send(&mut binding, 50, 160), (true, false), "a pause of 1 s");
-        assert_eq!(send(&mut binding, 100, 160), (false, false), "after 3 s");
+        assert_eq!(send(&mut binding, 3, 160), (false, false, false), "its first datagrams");
+        assert_eq!(send(&mut binding, 100, 160), (false, false, true), "a call");
+        assert_eq!(send(&mut binding, 100, 1_200), (true, true, false), "60 KB/s");
+        assert_eq!(send(&mut binding, 50, 160), (true, false, false), "a pause of 1 s");
+        assert_eq!(send(&mut binding, 100, 160), (false, false, true), "after 3 s");
         assert!(!binding.is_bulk(now));
         binding.on_received(now, 30_000);
         assert!(binding.is_bulk(now) && !binding.prefers_stream(), "it receives a download");
-        assert!(!binding.is_bulk(now + 2 * PERIOD), "that is over");
+        assert!(!binding.is_call(now), "and acknowledges it");
+        let over = now + 2 * PERIOD;
+        assert!(!binding.is_bulk(over) && binding.is_call(over), "that is over");
     }
 
     #[test]

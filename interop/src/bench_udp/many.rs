@@ -1,5 +1,6 @@
 //! A call next to a user with very many UDP flows, and what a flow costs.
 
+use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -98,9 +99,13 @@ fn open(flows: u16, over: &AtomicBool) -> Result<()> {
             if over.load(Ordering::Relaxed) {
                 return Ok(());
             }
-            let socket = UdpSocket::bind((addresses::user(OTHER), port))?;
-            // A full queue loses it.
-            let _ = socket.send_to(&[0; 100], SERVER.at(Family::V4, ECHO_PORT));
+            match UdpSocket::bind((addresses::user(OTHER), port)) {
+                // A full queue loses it.
+                Ok(socket) => drop(socket.send_to(&[0; 100], SERVER.at(Family::V4, ECHO_PORT))),
+                // A process that another benchmark just started had this round's copy of it.
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+                Err(error) => return Err(error.into()),
+            }
             sent += 1;
             let due = begin + Duration::from_secs(1) * sent / PACE;
             std::thread::sleep(due.saturating_duration_since(Instant::now()));

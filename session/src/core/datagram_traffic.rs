@@ -218,6 +218,9 @@ impl Session {
         if role == NodeRole::Gateway {
             binding.set_remote(&next.remote);
         }
+        if binding.is_call(now) {
+            paths.called_at = Some(now);
+        }
         let datagram = header(role, id, binding, next.remote, sent_us);
         binding.on_sent(bytes);
         let (mut frame, unit) = (Vec::new(), Unit::Datagram { expires: now + EXPIRES });

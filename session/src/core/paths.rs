@@ -43,6 +43,8 @@ pub(crate) struct Paths {
     pub greeted: bool,
     /// When the session last sent, for snapshots.
     pub looked_at: Instant,
+    /// When a datagram of a call was last sent.
+    pub called_at: Option<Instant>,
     /// From the last progress of a path until it stalls, and others send its segments again:
     /// the mean of the last stalls.
     recovery: Duration,
@@ -79,6 +81,7 @@ impl Paths {
             alone_since: Some(now),
             greeted: false,
             looked_at: now,
+            called_at: None,
             recovery: RECOVERY,
         }
     }
@@ -526,6 +529,9 @@ impl Paths {
         let relative = common.and_then(|common| common.relative(&path.delay));
         PathView {
             room: Bytes(left_by_cap(path, chain).unwrap_or(u64::MAX).min(path.room())),
+            realtime: self
+                .called_at
+                .is_some_and(|at| now.saturating_duration_since(at) < CALL_OVER),
             forecast: self.forecasts.forecast(now, &path.carrier),
             look_ahead: self.forecasts.look_ahead(now, &path.carrier),
             ..path.view(now, relative)
@@ -556,6 +562,9 @@ impl Paths {
         self.iter().map(|path| path.status(self.looked_at, relative(path))).collect()
     }
 }
+
+/// A call that has sent nothing for so long is over.
+const CALL_OVER: Duration = Duration::from_secs(1);
 
 /// Whether any part of the run is in flight.
 fn is_out(run: &Carried, flows: &Flows) -> bool {

@@ -1,11 +1,14 @@
 //! Datagrams between two endpoints: which paths carry them, how often, and received once.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use polyrail_model::{BindingId, Destination, UserId};
+use polyrail_scheduler::{Chain, ChainSpec, Input, Kind, PathSets, Schedulerlet};
 use polyrail_session::limits::BINDINGS_MAX;
 use polyrail_session::wire::{DATAGRAM_MAX, Decoder, Frame};
-use polyrail_session::{DatagramStatus, Endpoint, Event, UserDatagram};
+use polyrail_session::{DatagramStatus, Endpoint, Event, Settings, UserDatagram};
 
 use crate::endpoints::{Pair, Wire, session};
 
@@ -117,6 +120,49 @@ fn nothing_is_lost_when_the_path_of_a_real_time_flow_goes_dark() {
     }
     let numbers: Vec<u8> = received(&pair.at_cloud).iter().map(|one| one.payload[0]).collect();
     assert_eq!(numbers, (0..100).collect::<Vec<u8>>());
+}
+
+/// Notes whether the session has a call, and chooses the first path.
+struct Listener(Arc<AtomicBool>);
+
+impl Schedulerlet for Listener {
+    fn kind(&self) -> Kind {
+        Kind::SoftSelector
+    }
+
+    fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
+        self.0.store(input.paths[0].realtime, Ordering::Relaxed);
+        sets.select(0);
+    }
+}
+
+#[test]
+fn scheduler_knows_while_a_user_calls() {
+    let hears = Arc::new(AtomicBool::new(false));
+    let heard = Arc::clone(&hears);
+    let listens = move || Chain::new(vec![Box::new(Listener(Arc::clone(&heard)))]);
+    let chain = ChainSpec::custom("listener", listens);
+    let mut pair = Pair::new(Settings { chain, ..Settings::default() });
+    pair.up(0, "a");
+    let flow = pair.open();
+    // Datagrams of a binding every 20 ms, and what the scheduler of the gateway knows afterwards.
+    let mut send = |seconds: u64, bytes: usize| {
+        for _ in 0..seconds * 50 {
+            if bytes > 0 {
+                send_up(&mut pair, 7, &vec![0; bytes]);
+            }
+            pair.run();
+            pair.advance(Duration::from_millis(20));
+        }
+        pair.gateway.write(pair.now, flow, b"x");
+        pair.run();
+        hears.load(Ordering::Relaxed)
+    };
+    assert!(!send(1, 0));
+    assert!(send(3, 160), "a call");
+    assert!(!send(2, 0), "it is over");
+    assert!(!send(3, 1_200), "a download");
+    assert!(!send(1, 160), "its pause");
 }
 
 #[test]
