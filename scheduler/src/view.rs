@@ -26,6 +26,10 @@ pub struct PathView {
     /// How far a drift of the two clocks may have moved `owd`: 100 ppm of the time that it rests
     /// on, so it grows with age. Two paths whose delays differ by less than their errors are equal.
     pub owd_error: Duration,
+    /// From the sending of the newest run that the peer's session has acknowledged to its
+    /// acknowledgement, without the queue in this direction: the delay above the least of the last
+    /// half minute. `None` while unknown.
+    pub unqueued: Option<Duration>,
     /// Bytes that the tunnel takes now without queueing too early; zero if it is full.
     pub room: Bytes,
     /// Sent over this path and not yet acknowledged by the peer's session.
@@ -59,8 +63,8 @@ pub struct PathView {
     pub secondary: bool,
     /// Its bytes cost money: it carries no copies.
     pub metered: bool,
-    /// The session also sends real-time datagrams, for which queues must be short.
-    pub realtime: bool,
+    /// A passenger calls in this direction: queues must be short.
+    pub calls: bool,
     /// The predicted handover failure, if any.
     pub forecast: Option<Forecast>,
     /// What earlier trips measured on the line ahead.

@@ -262,20 +262,16 @@ impl Binding {
         self.queue.front().map_or(0, Queued::cost)
     }
 
-    /// It is at its beginning, or sends like a call.
+    /// It is at its beginning, or sends like a call: few bytes, steadily or marked as EF.
     pub fn is_realtime(&self) -> bool {
-        self.sent < FIRST || self.sends_like_call()
+        self.sent < FIRST || (self.rate.few && (self.rate.steady || self.expedited))
     }
 
-    /// It sends like a call for some time, and receives no more than one: it is not the
-    /// acknowledgements of a download, nor the pause between two.
+    /// It has sent like a call for two seconds, and receives no more than one: it is no short
+    /// exchange, nor the acknowledgements of a download, nor the pause between two.
     pub fn is_call(&self, now: Instant) -> bool {
-        self.sends_like_call() && self.rate.calm >= CALM && !self.is_bulk(now)
-    }
-
-    /// Few bytes, steadily or marked as EF.
-    fn sends_like_call(&self) -> bool {
-        self.rate.few && (self.rate.steady || self.expedited)
+        let lasts = now.saturating_duration_since(self.begun_at) >= PERIOD * CALM;
+        lasts && self.rate.few && self.rate.steady && self.rate.calm >= CALM && !self.is_bulk(now)
     }
 }
 
@@ -393,7 +389,8 @@ mod tests {
             (binding.prefers_stream(), binding.is_bulk(now), binding.is_call(now))
         };
         assert_eq!(send(&mut binding, 3, 160), (false, false, false), "its first datagrams");
-        assert_eq!(send(&mut binding, 100, 160), (false, false, true), "a call");
+        assert_eq!(send(&mut binding, 95, 160), (false, false, false), "1.96 s of a call");
+        assert_eq!(send(&mut binding, 5, 160), (false, false, true), "2.06 s");
         assert_eq!(send(&mut binding, 100, 1_200), (true, true, false), "60 KB/s");
         assert_eq!(send(&mut binding, 50, 160), (true, false, false), "a pause of 1 s");
         assert_eq!(send(&mut binding, 100, 160), (false, false, true), "after 3 s");

@@ -17,8 +17,25 @@ use crate::window::Window;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Delay {
     window: Window<Piece>,
-    /// When the newest echoed run was sent.
-    newest: Option<Instant>,
+    newest: Option<Newest>,
+    base: Option<Base>,
+}
+
+/// The newest echoed run.
+#[derive(Clone, Copy, Debug)]
+struct Newest {
+    sent_at: Instant,
+    /// Until its echo.
+    round: Duration,
+    delay_us: i64,
+}
+
+/// The least delays of the present and of the last half minute.
+#[derive(Clone, Copy, Debug)]
+struct Base {
+    since: Instant,
+    present_us: i64,
+    last_us: i64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -48,17 +65,32 @@ impl Delay {
     /// Notes that a run sent at `sent_at` took `delay_us`, as the difference of the two clocks. A
     /// run older than the newest one is ignored: its echo was late or repeated.
     pub fn sample(&mut self, now: Instant, sent_at: Instant, delay_us: i64) {
-        if sent_at > now || self.newest.is_some_and(|newest| sent_at < newest) {
+        if sent_at > now || self.newest.is_some_and(|newest| sent_at < newest.sent_at) {
             return;
         }
-        self.newest = Some(sent_at);
+        let round = now.saturating_duration_since(sent_at);
+        self.newest = Some(Newest { sent_at, round, delay_us });
+        let fresh = Base { since: now, present_us: delay_us, last_us: delay_us };
+        let base = self.base.get_or_insert(fresh);
+        if now.saturating_duration_since(base.since) >= BASE_PERIOD {
+            *base = Base { last_us: base.present_us, ..fresh };
+        }
+        base.present_us = base.present_us.min(delay_us);
         let piece = Piece { sent_at, least_us: delay_us };
         self.window.add(now, piece, |open, new| open.least_us = open.least_us.min(new.least_us));
     }
 
+    /// The round trip of the newest echoed run, without its delay above the least.
+    pub fn unqueued(&self) -> Option<Duration> {
+        let (newest, base) = (self.newest?, self.base?);
+        let queue_us = newest.delay_us.saturating_sub(base.present_us.min(base.last_us));
+        let queue = Duration::from_micros(u64::try_from(queue_us).unwrap_or(0));
+        Some(newest.round.saturating_sub(queue))
+    }
+
     /// The least delay in the window, unless the newest echo is too old.
     fn least_us(&self, now: Instant) -> Option<i64> {
-        let age = now.saturating_duration_since(self.newest?);
+        let age = now.saturating_duration_since(self.newest?.sent_at);
         let fresh = self.window.iter().filter(|_| age <= AGE_MAX);
         fresh.map(|piece| piece.least_us).min()
     }
@@ -90,6 +122,8 @@ impl Common {
 
 /// The delay of a path without an echo for so long is unknown; PINGs are more frequent.
 const AGE_MAX: Duration = Duration::from_secs(30);
+/// bbr empties its queue every 10 s. Clocks drift by 3 ms at most meanwhile.
+const BASE_PERIOD: Duration = Duration::from_secs(30);
 /// How fast the clocks may drift apart: 100 ppm, more than crystal oscillators do.
 const DRIFT_PPM: f64 = 100.0;
 /// Timestamps are whole microseconds on both sides.

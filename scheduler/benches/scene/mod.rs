@@ -35,6 +35,7 @@ pub fn paths(count: u64) -> Vec<PathView> {
         rtt_var: ms(5),
         owd: Some(ms(15 + 7 * id)),
         owd_error: Duration::from_micros(100),
+        unqueued: Some(ms(45 + 15 * id)),
         room: Bytes(16_384),
         outstanding: Bytes(30_000),
         window: Bytes(60_000),
@@ -50,7 +51,7 @@ pub fn paths(count: u64) -> Vec<PathView> {
         backup: false,
         secondary: false,
         metered: false,
-        realtime: false,
+        calls: false,
         forecast: Some(Forecast {
             fails_in: ms(9_000),
             ends_in: ms(9_000),

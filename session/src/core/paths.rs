@@ -529,9 +529,7 @@ impl Paths {
         let relative = common.and_then(|common| common.relative(&path.delay));
         PathView {
             room: Bytes(left_by_cap(path, chain).unwrap_or(u64::MAX).min(path.room())),
-            realtime: self
-                .called_at
-                .is_some_and(|at| now.saturating_duration_since(at) < CALL_OVER),
+            calls: self.called_at.is_some_and(|at| now.saturating_duration_since(at) < CALL_OVER),
             forecast: self.forecasts.forecast(now, &path.carrier),
             look_ahead: self.forecasts.look_ahead(now, &path.carrier),
             ..path.view(now, relative)

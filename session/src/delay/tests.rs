@@ -50,6 +50,26 @@ fn known(base: Instant, runs: &[Sent], end_us: u64, clock: Clock) -> Vec<Option<
     delays.iter().map(|delay| common.relative(delay)).collect()
 }
 
+#[test]
+fn queue_in_this_direction_is_no_part_of_the_unqueued_round_trip() {
+    let (begin, mut delay) = (base(), Delay::default());
+    assert_eq!(delay.unqueued(), None);
+    // When a run is sent (s), its delay and that of its echo (ms), and the round trip without queue.
+    for (sent_s, there, back, wanted, why) in [
+        (0, 20, 30, 50, "empty"),
+        (1, 220, 30, 50, "a queue on the way there"),
+        (2, 220, 130, 150, "and one on the way back"),
+        (3, 10, 30, 40, "a new cell"),
+        (40, 20, 30, 40, "the least of the last half minute"),
+        (75, 20, 30, 50, "which is over"),
+    ] {
+        let sent = begin + Duration::from_secs(sent_s);
+        let ms = Duration::from_millis;
+        delay.sample(sent + ms(there + back), sent, there as i64 * 1_000 - 5_000_000);
+        assert_eq!(delay.unqueued(), Some(ms(wanted)), "{why}");
+    }
+}
+
 fn runs() -> impl Strategy<Value = Vec<Sent>> {
     let run = (0..PATHS, 0u64..10_000_000, 500u64..400_000, 500u64..400_000);
     proptest::collection::vec(run, 1..200)

@@ -131,7 +131,7 @@ impl Schedulerlet for Listener {
     }
 
     fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
-        self.0.store(input.paths[0].realtime, Ordering::Relaxed);
+        self.0.store(input.paths[0].calls, Ordering::Relaxed);
         sets.select(0);
     }
 }

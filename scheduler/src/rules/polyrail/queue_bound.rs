@@ -6,9 +6,10 @@
 //! also shows whether a path carries more than its known rate.
 //!
 //! Next to a call that is too much: its packets are late after 150 ms. There the queue is
-//! `call_queue`, too short to show that a path has become slower. So the rate is what the path
-//! delivered in the last round trip, provided that it was given all it may have: an increase of the
-//! capacity raises the cap by `call_queue / least round trip` in each round trip.
+//! `call_queue`, which is too short to show that a path has become slower. So a path may have what
+//! it delivered in the last round trip, over the time that an acknowledgement takes with an empty
+//! queue and `call_queue`. That holds while the cap limits it; otherwise the cap stays, or is that
+//! of the present rate if the path has little to do. Queues of the other direction do not count.
 
 use std::time::Duration;
 
@@ -21,9 +22,11 @@ use crate::{Handler, Note, PathView, SEGMENT};
 
 #[derive(Clone, Debug)]
 pub struct QueueBound {
-    general: Bound,
-    beside_calls: Bound,
+    usual: Bound,
+    calling: Bound,
     caps: PerPath<Option<Bytes>>,
+    /// The last caps next to the present call.
+    last: PerPath<Option<Bytes>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -40,39 +43,52 @@ impl QueueBound {
             let least = params.count(keys[1], least, 0..=1 << 30)? as f64;
             Ok(Bound { queue, least })
         };
-        let general = bound(["queue", "least"], 200, 65_536)?;
-        let beside_calls = bound(["call_queue", "call_least"], 60, 5_000)?;
-        Ok(Self { general, beside_calls, caps: PerPath::default() })
+        let usual = bound(["queue", "least"], 200, 65_536)?;
+        let calling = bound(["call_queue", "call_least"], 60, 5_000)?;
+        Ok(Self { usual, calling, caps: PerPath::default(), last: PerPath::default() })
     }
 
-    /// The cap next to calls; `cap` is the last one.
-    fn beside_calls(&self, path: &PathView, cap: Option<Bytes>) -> Bytes {
-        let bytes = |rate: Bitrate| self.beside_calls.bytes(path, rate);
-        let Some(cap) = cap else { return bytes(present_rate(path)) };
-        // The window of a sender that waits for room has just been opened by acknowledgements.
-        let used = path.outstanding.0.saturating_add(2 * SEGMENT);
-        match path.delivered {
-            Some(delivered) if used >= cap.0 / 4 * 3 => bytes(delivered),
-            Some(_) if used >= cap.0 / 4 => cap,
-            _ => bytes(present_rate(path)),
+    fn cap_beside_calls(&self, path: &PathView, last: Option<Bytes>) -> Bytes {
+        let at_present_rate = || self.calling.bytes(path.rtt_min, present_rate(path));
+        let (Some(last), Some(delivered)) = (last, path.delivered) else {
+            return at_present_rate();
+        };
+        // Acknowledgements have just made room that the session has not used yet.
+        if path.outstanding.0.saturating_add(2 * SEGMENT) >= last.0 / 4 * 3 {
+            let most = path.rtt_min + BACK_MAX;
+            let round = path.unqueued.unwrap_or(path.rtt_min).clamp(path.rtt_min, most);
+            self.calling.bytes(round, delivered)
+        } else if path.outstanding.0 >= last.0 / 4 {
+            last
+        } else {
+            at_present_rate()
         }
     }
 }
 
 impl Bound {
-    fn bytes(&self, path: &PathView, rate: Bitrate) -> Bytes {
-        let time = (path.rtt_min + self.queue).as_secs_f64();
+    fn bytes(&self, round: Duration, rate: Bitrate) -> Bytes {
+        let time = (round + self.queue).as_secs_f64();
         Bytes((rate.as_bps() as f64 / 8.0 * time).max(self.least) as u64)
     }
 }
 
+/// How long an acknowledgement waits on its way back, at most: longer ones come in a burst after a
+/// blackout.
+const BACK_MAX: Duration = Duration::from_millis(400);
+
 impl Handler for QueueBound {
     fn gives_back(&mut self, path: &PathView, _now: std::time::Instant) -> bool {
-        let cap = match path.realtime {
-            true => self.beside_calls(path, self.cap(path.id)),
-            false => self.general.bytes(path, present_rate(path)),
+        let cap = if path.calls {
+            let cap = self.cap_beside_calls(path, self.last.get(path.id).copied().flatten());
+            *self.last.of(path.id) = Some(cap);
+            Some(cap)
+        } else {
+            self.last.forget(path.id);
+            let cap = self.usual.bytes(path.rtt_min, present_rate(path));
+            (!path.slow_start).then_some(cap)
         };
-        *self.caps.of(path.id) = (!path.slow_start).then_some(cap);
+        *self.caps.of(path.id) = cap;
         false
     }
 
@@ -83,6 +99,7 @@ impl Handler for QueueBound {
     fn note(&mut self, note: &Note, _now: std::time::Instant) {
         if let Note::Gone { path } = *note {
             self.caps.forget(path);
+            self.last.forget(path);
         }
     }
 }
@@ -91,7 +108,7 @@ impl Handler for QueueBound {
 mod tests {
     use super::*;
     use crate::ChainSpec;
-    use crate::samples::{base, path};
+    use crate::samples::{base, ms, path};
 
     #[test]
     fn table() {
@@ -114,25 +131,65 @@ mod tests {
         assert_eq!(chain.cap(PathId(1)), None, "gone");
     }
 
-    #[test]
-    fn cap_beside_a_call_follows_what_was_delivered() {
+    /// The caps in KB of one path, 1 KB a millisecond and 40 ms, with 60 ms of queue beside calls.
+    fn caps(states: &[(PathView, u64, &str)]) {
         let rule = "queue_bound(call_queue=60ms, call_least=5000)";
         let mut chain = ChainSpec::of(&["min_rtt", rule]).unwrap().build();
-        let mut cap = |outstanding_kb: u64, delivered: Option<f64>| {
-            let rate = Some(Bitrate::from_mbps(8.0));
-            let delivered = delivered.map(Bitrate::from_mbps);
-            let outstanding = Bytes(outstanding_kb * 1_000);
-            let path = PathView { rate, delivered, outstanding, realtime: true, ..path(1, 40) };
-            chain.gives_back(&path, base());
-            chain.cap(path.id).unwrap().0 / 1_000
-        };
-        // 1 KB a millisecond, 40 ms and 60.
-        assert_eq!(cap(0, None), 100, "an idle path has its present rate");
-        assert_eq!(cap(40, Some(0.8)), 100, "it was not given all it may have");
-        assert_eq!(cap(80, Some(4.0)), 50, "it carries half of that");
-        assert_eq!(cap(50, Some(10.0)), 125, "more, by 60 in 40 ms");
-        assert_eq!(cap(125, Some(0.0)), 5, "dark");
-        assert_eq!(cap(5, Some(1.0)), 12, "it returns");
-        assert_eq!(cap(0, Some(0.1)), 100, "only the call is left");
+        for (state, wanted, why) in states {
+            chain.gives_back(state, base());
+            assert_eq!(chain.cap(state.id).unwrap().0 / 1_000, *wanted, "{why}");
+        }
+    }
+
+    /// A path beside a call: bytes outstanding, Mbit/s delivered, and ms without the queue.
+    fn beside_call(outstanding: u64, delivered: Option<f64>, unqueued: u64) -> PathView {
+        PathView {
+            rate: Some(Bitrate::from_mbps(8.0)),
+            delivered: delivered.map(Bitrate::from_mbps),
+            unqueued: Some(ms(unqueued)),
+            outstanding: Bytes(outstanding),
+            calls: true,
+            ..path(1, 40)
+        }
+    }
+
+    #[test]
+    fn cap_beside_a_call_follows_what_was_delivered() {
+        caps(&[
+            (beside_call(0, None, 40), 100, "an idle path has its present rate"),
+            (beside_call(40_000, Some(0.8), 40), 100, "it was not given all it may have"),
+            (beside_call(80_000, Some(4.0), 40), 50, "it carries half of that"),
+            (beside_call(50_000, Some(10.0), 40), 125, "more, by 60 in 40 ms"),
+            (beside_call(125_000, Some(0.0), 40), 5, "dark"),
+            (beside_call(4_000, Some(1.0), 40), 12, "it returns"),
+            (beside_call(12_000, Some(1.0), 5_000), 62, "acknowledgements that a blackout held"),
+            (beside_call(0, Some(0.1), 40), 100, "only the call is left"),
+        ]);
+        let dark = beside_call(5_000, Some(0.0), 40);
+        let idle = beside_call(0, Some(0.1), 40);
+        caps(&[(idle, 100, "present rate"), (dark, 100, "half"), (idle, 100, "none after all")]);
+        let fresh = PathView { slow_start: true, ..idle };
+        caps(&[(fresh, 100, "slow start is no exception")]);
+    }
+
+    #[test]
+    fn late_acknowledgements_do_not_lower_the_cap_beside_a_call() {
+        // 300 ms on the way back, and no queue: the path delivers what it is given.
+        let mut chain = ChainSpec::of(&["min_rtt", "queue_bound"]).unwrap().build();
+        let mut cap = 100_000;
+        for _ in 0..20 {
+            let delivered = cap as f64 * 8.0 / 340e3;
+            chain.gives_back(&beside_call(cap, Some(delivered), 340), base());
+            let next = chain.cap(PathId(1)).unwrap().0;
+            assert!(next > cap, "{next} after {cap}");
+            cap = next;
+        }
+    }
+
+    #[test]
+    fn each_call_begins_with_the_present_rate() {
+        let usual = PathView { calls: false, ..beside_call(100_000, Some(8.0), 40) };
+        let call = beside_call(100_000, Some(8.0), 40);
+        caps(&[(usual, 240, "no call"), (call, 100, "a call"), (usual, 240, "over")]);
     }
 }
