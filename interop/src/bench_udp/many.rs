@@ -102,7 +102,7 @@ fn open(flows: u16, over: &AtomicBool) -> Result<()> {
             match UdpSocket::bind((addresses::user(OTHER), port)) {
                 // A full queue loses it.
                 Ok(socket) => drop(socket.send_to(&[0; 100], SERVER.at(Family::V4, ECHO_PORT))),
-                // A process that another benchmark just started had this round's copy of it.
+                // Another benchmark's child holds a copy of the last one until it is executed.
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
                 Err(error) => return Err(error.into()),
             }
