@@ -28,7 +28,7 @@ pub struct PathView {
     pub owd_error: Duration,
     /// From the sending of the newest run that the peer's session has acknowledged to its
     /// acknowledgement, without the queue in this direction: the delay above the least of the last
-    /// half minute. `None` while unknown.
+    /// 10 to 20 s. `None` while unknown.
     pub unqueued: Option<Duration>,
     /// Bytes that the tunnel takes now without queueing too early; zero if it is full.
     pub room: Bytes,

@@ -30,7 +30,7 @@ struct Newest {
     delay_us: i64,
 }
 
-/// The least delays of the present and of the last half minute.
+/// The least delays of the present and of the last period.
 #[derive(Clone, Copy, Debug)]
 struct Base {
     since: Instant,
@@ -65,7 +65,7 @@ impl Delay {
     /// Notes that a run sent at `sent_at` took `delay_us`, as the difference of the two clocks. A
     /// run older than the newest one is ignored: its echo was late or repeated.
     pub fn sample(&mut self, now: Instant, sent_at: Instant, delay_us: i64) {
-        if sent_at > now || self.newest.is_some_and(|newest| sent_at < newest.sent_at) {
+        if sent_at > now || self.newest.is_some_and(|newest| sent_at <= newest.sent_at) {
             return;
         }
         let round = now.saturating_duration_since(sent_at);
@@ -122,8 +122,8 @@ impl Common {
 
 /// The delay of a path without an echo for so long is unknown; PINGs are more frequent.
 const AGE_MAX: Duration = Duration::from_secs(30);
-/// bbr empties its queue every 10 s. Clocks drift by 3 ms at most meanwhile.
-const BASE_PERIOD: Duration = Duration::from_secs(30);
+/// bbr empties its queue as often. Clocks drift by 2 ms at most in two periods.
+const BASE_PERIOD: Duration = Duration::from_secs(10);
 /// How fast the clocks may drift apart: 100 ppm, more than crystal oscillators do.
 const DRIFT_PPM: f64 = 100.0;
 /// Timestamps are whole microseconds on both sides.

@@ -60,8 +60,8 @@ fn queue_in_this_direction_is_no_part_of_the_unqueued_round_trip() {
         (1, 220, 30, 50, "a queue on the way there"),
         (2, 220, 130, 150, "and one on the way back"),
         (3, 10, 30, 40, "a new cell"),
-        (40, 20, 30, 40, "the least of the last half minute"),
-        (75, 20, 30, 50, "which is over"),
+        (13, 20, 30, 40, "the least of the last period"),
+        (25, 20, 30, 50, "which is over"),
     ] {
         let sent = begin + Duration::from_secs(sent_s);
         let ms = Duration::from_millis;

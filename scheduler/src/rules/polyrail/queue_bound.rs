@@ -55,7 +55,7 @@ impl QueueBound {
         };
         // Acknowledgements have just made room that the session has not used yet.
         if path.outstanding.0.saturating_add(2 * SEGMENT) >= last.0 / 4 * 3 {
-            let most = path.rtt_min + BACK_MAX;
+            let most = path.srtt.max(path.rtt_min) + BACK_MAX;
             let round = path.unqueued.unwrap_or(path.rtt_min).clamp(path.rtt_min, most);
             self.calling.bytes(round, delivered)
         } else if path.outstanding.0 >= last.0 / 4 {
@@ -73,8 +73,8 @@ impl Bound {
     }
 }
 
-/// How long an acknowledgement waits on its way back, at most: longer ones come in a burst after a
-/// blackout.
+/// How much longer than usual an acknowledgement waits on its way back, at most: others come in a
+/// burst after a blackout.
 const BACK_MAX: Duration = Duration::from_millis(400);
 
 impl Handler for QueueBound {
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn late_acknowledgements_do_not_lower_the_cap_beside_a_call() {
-        // 300 ms on the way back, and no queue: the path delivers what it is given.
+        // 300 ms on the way back, and no queue: the path delivers its cap in a round trip.
         let mut chain = ChainSpec::of(&["min_rtt", "queue_bound"]).unwrap().build();
         let mut cap = 100_000;
         for _ in 0..20 {
