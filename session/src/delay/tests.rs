@@ -54,7 +54,7 @@ fn known(base: Instant, runs: &[Sent], end_us: u64, clock: Clock) -> Vec<Option<
 fn queue_in_this_direction_is_no_part_of_the_unqueued_round_trip() {
     let (begin, mut delay) = (base(), Delay::default());
     assert_eq!(delay.unqueued(), None);
-    // When a run is sent (s), its delay and that of its echo (ms), and the round trip without queue.
+    // When a run is sent (s), the delays of it and of its echo (ms), and the round trip (ms).
     for (sent_s, there, back, wanted, why) in [
         (0, 20, 30, 50, "empty"),
         (1, 220, 30, 50, "a queue on the way there"),
