@@ -176,7 +176,8 @@ mod tests {
     fn late_acknowledgements_do_not_lower_the_cap_beside_a_call() {
         // 300 ms on the way back, and no queue: the path delivers its cap in a round trip.
         let mut chain = ChainSpec::of(&["min_rtt", "queue_bound"]).unwrap().build();
-        let mut cap = 100_000;
+        chain.gives_back(&beside_call(0, None, 340), base());
+        let mut cap = chain.cap(PathId(1)).unwrap().0;
         for _ in 0..20 {
             let delivered = cap as f64 * 8.0 / 340e3;
             chain.gives_back(&beside_call(cap, Some(delivered), 340), base());
