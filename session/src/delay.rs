@@ -65,11 +65,14 @@ impl Delay {
     /// Notes that a run sent at `sent_at` took `delay_us`, as the difference of the two clocks. A
     /// run older than the newest one is ignored: its echo was late or repeated.
     pub fn sample(&mut self, now: Instant, sent_at: Instant, delay_us: i64) {
-        if sent_at > now || self.newest.is_some_and(|newest| sent_at <= newest.sent_at) {
+        if sent_at > now || self.newest.is_some_and(|newest| sent_at < newest.sent_at) {
             return;
         }
         let round = now.saturating_duration_since(sent_at);
-        self.newest = Some(Newest { sent_at, round, delay_us });
+        // A copy of an echo comes later, and says nothing about the round trip.
+        if self.newest.is_none_or(|newest| sent_at > newest.sent_at) {
+            self.newest = Some(Newest { sent_at, round, delay_us });
+        }
         let fresh = Base { since: now, present_us: delay_us, last_us: delay_us };
         let base = self.base.get_or_insert(fresh);
         if now.saturating_duration_since(base.since) >= BASE_PERIOD {
