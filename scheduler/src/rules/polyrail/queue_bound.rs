@@ -24,9 +24,13 @@ use crate::{Handler, Note, PathView, SEGMENT};
 pub struct QueueBound {
     usual: Bound,
     calling: Bound,
-    caps: PerPath<Option<Bytes>>,
-    /// The last caps next to the present call.
-    last: PerPath<Option<Bytes>>,
+    caps: PerPath<Option<Cap>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Cap {
+    bytes: Bytes,
+    beside_call: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -45,9 +49,10 @@ impl QueueBound {
         };
         let usual = bound(["queue", "least"], 200, 65_536)?;
         let calling = bound(["call_queue", "call_least"], 40, 5_000)?;
-        Ok(Self { usual, calling, caps: PerPath::default(), last: PerPath::default() })
+        Ok(Self { usual, calling, caps: PerPath::default() })
     }
 
+    /// The cap next to a call, of which `last` is the last one.
     fn cap_beside_calls(&self, path: &PathView, last: Option<Bytes>) -> Bytes {
         let at_present_rate = || self.calling.bytes(path.rtt_min, present_rate(path));
         let (Some(last), Some(delivered)) = (last, path.delivered) else {
@@ -79,27 +84,23 @@ const BACK_MAX: Duration = Duration::from_millis(400);
 
 impl Handler for QueueBound {
     fn gives_back(&mut self, path: &PathView, _now: std::time::Instant) -> bool {
-        let cap = if path.calls {
-            let cap = self.cap_beside_calls(path, self.last.get(path.id).copied().flatten());
-            *self.last.of(path.id) = Some(cap);
-            Some(cap)
-        } else {
-            self.last.forget(path.id);
-            let cap = self.usual.bytes(path.rtt_min, present_rate(path));
-            (!path.slow_start).then_some(cap)
+        let last = self.caps.get(path.id).copied().flatten().filter(|cap| cap.beside_call);
+        let bytes = match path.calls {
+            true => Some(self.cap_beside_calls(path, last.map(|cap| cap.bytes))),
+            false if path.slow_start => None,
+            false => Some(self.usual.bytes(path.rtt_min, present_rate(path))),
         };
-        *self.caps.of(path.id) = cap;
+        *self.caps.of(path.id) = bytes.map(|bytes| Cap { bytes, beside_call: path.calls });
         false
     }
 
     fn cap(&self, path: PathId) -> Option<Bytes> {
-        self.caps.get(path).copied().flatten()
+        self.caps.get(path).copied().flatten().map(|cap| cap.bytes)
     }
 
     fn note(&mut self, note: &Note, _now: std::time::Instant) {
         if let Note::Gone { path } = *note {
             self.caps.forget(path);
-            self.last.forget(path);
         }
     }
 }
