@@ -83,12 +83,16 @@ impl Delay {
         self.window.add(now, piece, |open, new| open.least_us = open.least_us.min(new.least_us));
     }
 
-    /// The round trip of the newest echoed run, without its delay above the least.
-    pub fn unqueued(&self) -> Option<Duration> {
+    /// The delay of the newest echoed run above the least.
+    pub fn queued(&self) -> Option<Duration> {
         let (newest, base) = (self.newest?, self.base?);
         let queue_us = newest.delay_us.saturating_sub(base.present_us.min(base.last_us));
-        let queue = Duration::from_micros(u64::try_from(queue_us).unwrap_or(0));
-        Some(newest.round.saturating_sub(queue))
+        Some(Duration::from_micros(u64::try_from(queue_us).unwrap_or(0)))
+    }
+
+    /// The round trip of that run without it.
+    pub fn unqueued(&self) -> Option<Duration> {
+        Some(self.newest?.round.saturating_sub(self.queued()?))
     }
 
     /// The least delay in the window, unless the newest echo is too old.

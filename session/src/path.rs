@@ -141,6 +141,7 @@ impl Path {
             id: self.id,
             carrier: self.carrier_number,
             owd: self.owd(relative),
+            queued: self.delay.queued(),
             unqueued: self.delay.unqueued(),
             owd_error: relative.map_or(Duration::ZERO, |relative| relative.error),
             room: Bytes(self.room()),

@@ -35,6 +35,7 @@ pub fn paths(count: u64) -> Vec<PathView> {
         rtt_var: ms(5),
         owd: Some(ms(15 + 7 * id)),
         owd_error: Duration::from_micros(100),
+        queued: Some(ms(5)),
         unqueued: Some(ms(45 + 15 * id)),
         room: Bytes(16_384),
         outstanding: Bytes(30_000),

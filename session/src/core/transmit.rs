@@ -160,6 +160,11 @@ impl Session {
         // A cap may be less than a run; a run may take more than the tunnel's room.
         if let Some(left) = self.paths.left_by_cap(primary, &self.chain) {
             run_max = run_max.min(left.max(SEGMENT));
+            // Acknowledgements of whole runs must not leave a short queue empty.
+            if let Some(path) = views.get(primary).filter(|path| path.calls) {
+                let cap = path.outstanding.0.saturating_add(left);
+                run_max = run_max.min((cap / RUNS_BESIDE_CALL).max(SEGMENT));
+            }
         }
         if self.turns.interactive_waits() && !turn.interactive {
             run_max = run_max.min(INTERACTIVE_RUN);
@@ -396,6 +401,8 @@ enum Served {
 /// The longest run while an interactive flow waits: about 3 KB, so that the flow does not wait long
 /// for its turn.
 const INTERACTIVE_RUN: u64 = 2 * SEGMENT;
+/// Runs of which the bytes in flight consist at least, next to a call.
+const RUNS_BESIDE_CALL: u64 = 8;
 /// The least time until a handler is asked again.
 const ASK_APART: Duration = Duration::from_millis(5);
 /// Runs of a path that are considered, settled runs that are skipped, and the flows of both.

@@ -53,20 +53,21 @@ fn known(base: Instant, runs: &[Sent], end_us: u64, clock: Clock) -> Vec<Option<
 #[test]
 fn queue_in_this_direction_is_no_part_of_the_unqueued_round_trip() {
     let (begin, mut delay) = (base(), Delay::default());
-    assert_eq!(delay.unqueued(), None);
-    // When a run is sent (s), the delays of it and of its echo (ms), and the round trip (ms).
-    for (sent_s, there, back, wanted, why) in [
-        (0, 20, 30, 50, "empty"),
-        (1, 220, 30, 50, "a queue on the way there"),
-        (2, 220, 130, 150, "and one on the way back"),
-        (3, 10, 30, 40, "a new cell"),
-        (13, 20, 30, 40, "the least of the last period"),
-        (25, 20, 30, 50, "which is over"),
+    assert_eq!((delay.unqueued(), delay.queued()), (None, None));
+    // When a run is sent (s), the delays of it and of its echo, the round trip and the queue (ms).
+    for (sent_s, there, back, round, queue, why) in [
+        (0, 20, 30, 50, 0, "empty"),
+        (1, 220, 30, 50, 200, "a queue on the way there"),
+        (2, 220, 130, 150, 200, "and one on the way back"),
+        (3, 10, 30, 40, 0, "a new cell"),
+        (13, 20, 30, 40, 10, "the least of the last period"),
+        (25, 20, 30, 50, 0, "which is over"),
     ] {
         let sent = begin + Duration::from_secs(sent_s);
         let ms = Duration::from_millis;
         delay.sample(sent + ms(there + back), sent, there as i64 * 1_000 - 5_000_000);
-        assert_eq!(delay.unqueued(), Some(ms(wanted)), "{why}");
+        assert_eq!(delay.unqueued(), Some(ms(round)), "{why}");
+        assert_eq!(delay.queued(), Some(ms(queue)), "{why}");
     }
 }
 

@@ -6,12 +6,14 @@
 //! also shows whether a path carries more than its known rate.
 //!
 //! Next to a call that is too much: its packets are late after 150 ms. There the queue is
-//! `call_queue`, which is too short to show that a path has become slower. So a path may have what
-//! it delivered in the last round trip, over the time that an acknowledgement takes with an empty
-//! queue and `call_queue`. That holds while the cap limits it; otherwise the cap stays, or is that
-//! of the present rate if the path has little to do. Queues of the other direction do not count.
+//! `call_queue` less the queue that the newest run met, so that a path with an empty queue grows
+//! fast and half of `call_queue` stands in it. That is too short to show that a path has become
+//! slower. So a path may have what it delivered in the last round trip, over the time that an
+//! acknowledgement takes with an empty queue and that queue. That holds while the cap limits it;
+//! otherwise the cap stays, or is that of the present rate if the path has little to do, and for
+//! the first round trip after that. Queues of the other direction do not count.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use polyrail_model::{Bitrate, Bytes, PathId};
 
@@ -30,7 +32,8 @@ pub struct QueueBound {
 #[derive(Clone, Copy, Debug)]
 struct Cap {
     bytes: Bytes,
-    beside_call: bool,
+    /// Next to a call: when the path last had the cap of its present rate.
+    beside_call: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -48,25 +51,28 @@ impl QueueBound {
             Ok(Bound { queue, least })
         };
         let usual = bound(["queue", "least"], 200, 65_536)?;
-        let calling = bound(["call_queue", "call_least"], 40, 5_000)?;
+        let calling = bound(["call_queue", "call_least"], 60, 5_000)?;
         Ok(Self { usual, calling, caps: PerPath::default() })
     }
 
     /// The cap next to a call, of which `last` is the last one.
-    fn cap_beside_calls(&self, path: &PathView, last: Option<Bytes>) -> Bytes {
-        let at_present_rate = || self.calling.bytes(path.rtt_min, present_rate(path));
-        let (Some(last), Some(delivered)) = (last, path.delivered) else {
-            return at_present_rate();
+    fn cap_beside_calls(&self, path: &PathView, last: Option<Cap>, now: Instant) -> Cap {
+        let queue = self.calling.queue.saturating_sub(path.queued.unwrap_or_default());
+        let bound = Bound { queue, ..self.calling };
+        let Some((last, fresh_at)) = last.and_then(|cap| Some((cap, cap.beside_call?))) else {
+            return bound.at_present_rate(path, now);
         };
+        let age = now.saturating_duration_since(fresh_at);
         // Acknowledgements have just made room that the session has not used yet.
-        if path.outstanding.0.saturating_add(2 * SEGMENT) >= last.0 / 4 * 3 {
-            let most = path.srtt.max(path.rtt_min) + BACK_MAX;
-            let round = path.unqueued.unwrap_or(path.rtt_min).clamp(path.rtt_min, most);
-            self.calling.bytes(round, delivered)
-        } else if path.outstanding.0 >= last.0 / 4 {
-            last
-        } else {
-            at_present_rate()
+        let binds = path.outstanding.0.saturating_add(2 * SEGMENT) >= last.bytes.0 / 4 * 3;
+        match path.delivered {
+            Some(delivered) if binds && age > path.rtt_min + path.rtt_min.max(ROUND_MIN) => {
+                let most = path.srtt.max(path.rtt_min) + BACK_MAX;
+                let round = path.unqueued.unwrap_or(path.rtt_min).clamp(path.rtt_min, most);
+                Cap { bytes: bound.bytes(round, delivered), ..last }
+            }
+            Some(_) if path.outstanding.0 >= last.bytes.0 / 4 => last,
+            _ => bound.at_present_rate(path, now),
         }
     }
 }
@@ -76,21 +82,30 @@ impl Bound {
         let time = (round + self.queue).as_secs_f64();
         Bytes((rate.as_bps() as f64 / 8.0 * time).max(self.least) as u64)
     }
+
+    fn at_present_rate(self, path: &PathView, now: Instant) -> Cap {
+        let bytes = self.bytes(path.rtt_min, present_rate(path));
+        Cap { bytes, beside_call: Some(now) }
+    }
 }
 
 /// How much longer than usual an acknowledgement waits on its way back, at most: others come in a
 /// burst after a blackout.
 const BACK_MAX: Duration = Duration::from_millis(400);
+/// What was delivered in the last round trip is that of at least so long.
+const ROUND_MIN: Duration = Duration::from_millis(80);
 
 impl Handler for QueueBound {
-    fn gives_back(&mut self, path: &PathView, _now: std::time::Instant) -> bool {
-        let last = self.caps.get(path.id).copied().flatten().filter(|cap| cap.beside_call);
-        let bytes = match path.calls {
-            true => Some(self.cap_beside_calls(path, last.map(|cap| cap.bytes))),
+    fn gives_back(&mut self, path: &PathView, now: Instant) -> bool {
+        let last = self.caps.get(path.id).copied().flatten();
+        *self.caps.of(path.id) = match path.calls {
+            true => Some(self.cap_beside_calls(path, last, now)),
             false if path.slow_start => None,
-            false => Some(self.usual.bytes(path.rtt_min, present_rate(path))),
+            false => Some(Cap {
+                bytes: self.usual.bytes(path.rtt_min, present_rate(path)),
+                beside_call: None,
+            }),
         };
-        *self.caps.of(path.id) = bytes.map(|bytes| Cap { bytes, beside_call: path.calls });
         false
     }
 
@@ -98,7 +113,7 @@ impl Handler for QueueBound {
         self.caps.get(path).copied().flatten().map(|cap| cap.bytes)
     }
 
-    fn note(&mut self, note: &Note, _now: std::time::Instant) {
+    fn note(&mut self, note: &Note, _now: Instant) {
         if let Note::Gone { path } = *note {
             self.caps.forget(path);
         }
@@ -132,12 +147,17 @@ mod tests {
         assert_eq!(chain.cap(PathId(1)), None, "gone");
     }
 
-    /// The caps in KB of one path, 1 KB a millisecond and 40 ms, with 60 ms of queue beside calls.
+    /// The caps in KB of one path, 1 KB a millisecond and 40 ms, with 60 ms of queue beside calls,
+    /// a second apart.
     fn caps(states: &[(PathView, u64, &str)]) {
+        caps_every(ms(1_000), states);
+    }
+
+    fn caps_every(apart: Duration, states: &[(PathView, u64, &str)]) {
         let rule = "queue_bound(call_queue=60ms, call_least=5000)";
         let mut chain = ChainSpec::of(&["min_rtt", rule]).unwrap().build();
-        for (state, wanted, why) in states {
-            chain.gives_back(state, base());
+        for (number, (state, wanted, why)) in states.iter().enumerate() {
+            chain.gives_back(state, base() + apart * number as u32);
             assert_eq!(chain.cap(state.id).unwrap().0 / 1_000, *wanted, "{why}");
         }
     }
@@ -174,14 +194,36 @@ mod tests {
     }
 
     #[test]
+    fn queue_that_stands_is_no_room_beside_a_call() {
+        let queued =
+            |millis| PathView { queued: Some(ms(millis)), ..beside_call(100_000, Some(8.0), 40) };
+        caps(&[
+            (queued(0), 100, "the first"),
+            (queued(20), 80, "20 of 60 ms stand"),
+            (queued(60), 40, "all"),
+            (queued(500), 40, "more"),
+        ]);
+    }
+
+    #[test]
+    fn burst_after_a_pause_has_its_cap_until_its_acknowledgements() {
+        let idle = beside_call(0, Some(0.1), 40);
+        let burst = beside_call(100_000, Some(0.1), 40);
+        let states = [(idle, 100, "idle"), (burst, 100, "60 ms"), (burst, 100, "120 ms")];
+        caps_every(ms(60), &states);
+        caps_every(ms(61), &[states[0], states[1], (burst, 5, "late")]);
+    }
+
+    #[test]
     fn late_acknowledgements_do_not_lower_the_cap_beside_a_call() {
         // 300 ms on the way back, and no queue: the path delivers its cap in a round trip.
         let mut chain = ChainSpec::of(&["min_rtt", "queue_bound"]).unwrap().build();
         chain.gives_back(&beside_call(0, None, 340), base());
         let mut cap = chain.cap(PathId(1)).unwrap().0;
-        for _ in 0..20 {
+        for second in 1..20 {
             let delivered = cap as f64 * 8.0 / 340e3;
-            chain.gives_back(&beside_call(cap, Some(delivered), 340), base());
+            let now = base() + ms(second * 1_000);
+            chain.gives_back(&beside_call(cap, Some(delivered), 340), now);
             let next = chain.cap(PathId(1)).unwrap().0;
             assert!(next > cap, "{next} after {cap}");
             cap = next;
