@@ -51,7 +51,7 @@ impl QueueBound {
             Ok(Bound { queue, least })
         };
         let usual = bound(["queue", "least"], 200, 65_536)?;
-        let calling = bound(["call_queue", "call_least"], 60, 5_000)?;
+        let calling = bound(["call_queue", "call_least"], 40, 5_000)?;
         Ok(Self { usual, calling, caps: PerPath::default() })
     }
 
