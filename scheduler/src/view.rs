@@ -26,8 +26,8 @@ pub struct PathView {
     /// How far a drift of the two clocks may have moved `owd`: 100 ppm of the time that it rests
     /// on, so it grows with age. Two paths whose delays differ by less than their errors are equal.
     pub owd_error: Duration,
-    /// The queue that the newest run which the peer's session has acknowledged met in this
-    /// direction: its delay above the least of the last 10 to 20 s. `None` while unknown.
+    /// The queue in this direction of the newest run that the peer's session has acknowledged: its
+    /// delay above the least of the last 10 to 20 s. `None` while unknown.
     pub queued: Option<Duration>,
     /// From the sending of that run to its acknowledgement, without that queue.
     pub unqueued: Option<Duration>,

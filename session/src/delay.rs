@@ -86,8 +86,8 @@ impl Delay {
     /// The delay of the newest echoed run above the least.
     pub fn queued(&self) -> Option<Duration> {
         let (newest, base) = (self.newest?, self.base?);
-        let queue_us = newest.delay_us.saturating_sub(base.present_us.min(base.last_us));
-        Some(Duration::from_micros(u64::try_from(queue_us).unwrap_or(0)))
+        let above_us = newest.delay_us.saturating_sub(base.present_us.min(base.last_us));
+        Some(Duration::from_micros(u64::try_from(above_us).unwrap_or(0)))
     }
 
     /// The round trip of that run without it.

@@ -6,12 +6,12 @@
 //! also shows whether a path carries more than its known rate.
 //!
 //! Next to a call that is too much: its packets are late after 150 ms. There the queue is
-//! `call_queue` less the queue that the newest run met, so that a path with an empty queue grows
-//! fast and half of `call_queue` stands in it. That is too short to show that a path has become
-//! slower. So a path may have what it delivered in the last round trip, over the time that an
-//! acknowledgement takes with an empty queue and that queue. That holds while the cap limits it;
-//! otherwise the cap stays, or is that of the present rate if the path has little to do, and for
-//! the first round trip after that. Queues of the other direction do not count.
+//! `call_queue` less the queue that the newest run met: a path with an empty queue grows fast, and
+//! about half of `call_queue` stands in it. That is too short to show that a path has become
+//! slower. So a path may have the rate that it delivered in the last round trip, for the time that
+//! an acknowledgement takes with that queue. That holds while the cap limits the path; otherwise
+//! the cap stays, or is that of the present rate if the path has little to do, and for the first
+//! round trip after that. Queues of the other direction do not count.
 
 use std::time::{Duration, Instant};
 
@@ -92,7 +92,7 @@ impl Bound {
 /// How much longer than usual an acknowledgement waits on its way back, at most: others come in a
 /// burst after a blackout.
 const BACK_MAX: Duration = Duration::from_millis(400);
-/// What was delivered in the last round trip is that of at least so long.
+/// `PathView::delivered` is the rate of at least so much time.
 const ROUND_MIN: Duration = Duration::from_millis(80);
 
 impl Handler for QueueBound {
