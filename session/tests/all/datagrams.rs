@@ -1,16 +1,20 @@
 //! Datagrams between two endpoints: which paths carry them, how often, and received once.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
-use polyrail_model::{BindingId, Destination, UserId};
-use polyrail_scheduler::{Chain, ChainSpec, Input, Kind, PathSets, Schedulerlet};
+use polyrail_model::{BindingId, Bytes, Destination, PathId, UserId};
+use polyrail_scheduler::{
+    Chain, ChainSpec, Handler, Input, Kind, PathSets, PathView, SEGMENT, Schedulerlet,
+};
 use polyrail_session::limits::BINDINGS_MAX;
 use polyrail_session::wire::{DATAGRAM_MAX, Decoder, Frame};
-use polyrail_session::{DatagramStatus, Endpoint, Event, Settings, UserDatagram};
+use polyrail_session::{
+    DatagramStatus, Endpoint, Event, FlowKey, Settings, TunnelKey, UserDatagram,
+};
 
-use crate::endpoints::{Pair, Wire, session};
+use crate::endpoints::{Pair, Wire, sample, session};
 
 fn status(endpoint: &Endpoint) -> DatagramStatus {
     endpoint.status().sessions[0].datagrams
@@ -163,6 +167,72 @@ fn scheduler_knows_while_a_user_calls() {
     assert!(!send(2, 0), "it is over");
     assert!(!send(3, 1_200), "a download");
     assert!(!send(1, 160), "its pause");
+}
+
+/// Has a cap of 16 segments, and notes the queue of the path in milliseconds.
+struct Bound(Arc<AtomicU64>);
+
+impl Handler for Bound {
+    fn gives_back(&mut self, path: &PathView, _now: Instant) -> bool {
+        let queued = path.queued.map_or(u64::MAX, |queue| queue.as_millis() as u64);
+        self.0.store(queued, Ordering::Relaxed);
+        false
+    }
+
+    fn cap(&self, _path: PathId) -> Option<Bytes> {
+        Some(Bytes(16 * SEGMENT))
+    }
+}
+
+/// One path with such a handler, a flow, and three seconds with or without a call.
+fn bounded(calls: bool) -> (Pair, FlowKey, Arc<AtomicU64>) {
+    let queued = Arc::new(AtomicU64::new(0));
+    let held = Arc::clone(&queued);
+    let chain = ChainSpec::custom("bound", move || {
+        let min_rtt = ChainSpec::named("min_rtt").unwrap();
+        min_rtt.build().with(vec![Box::new(Bound(Arc::clone(&held)))])
+    });
+    let mut pair = Pair::new(Settings { chain, ..Settings::default() });
+    pair.up(0, "a");
+    let flow = pair.open();
+    for _ in 0..150 {
+        if calls {
+            send_up(&mut pair, 7, &[0; 160]);
+        }
+        pair.run();
+        pair.advance(Duration::from_millis(20));
+    }
+    (pair, flow, queued)
+}
+
+#[test]
+fn runs_are_short_next_to_a_call() {
+    for (calls, runs) in [(false, 4), (true, 8)] {
+        let (mut pair, flow, _) = bounded(calls);
+        pair.slow = Some(TunnelKey(0));
+        let before = pair.units.len();
+        pair.gateway.write(pair.now, flow, &[7; 60_000]);
+        pair.run();
+        assert_eq!(pair.units.len() - before, runs, "a call: {calls}");
+    }
+}
+
+#[test]
+fn scheduler_knows_the_queue_of_the_newest_run() {
+    let (mut pair, flow, queued) = bounded(false);
+    for wanted in [0, 30, 0] {
+        pair.gateway.write(pair.now, flow, &[7; 5_000]);
+        let mut wire = Wire::default();
+        pair.gateway.transmit(pair.now, &mut wire);
+        pair.now += Duration::from_millis(wanted);
+        for (tunnel, frames) in &wire.sent {
+            pair.cloud.receive(pair.now, *tunnel, frames);
+        }
+        pair.run();
+        pair.advance(Duration::from_millis(20));
+        pair.gateway.tunnel_sample(pair.now, TunnelKey(0), &sample(pair.now));
+        assert_eq!(queued.load(Ordering::Relaxed), wanted);
+    }
 }
 
 #[test]

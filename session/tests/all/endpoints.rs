@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use polyrail_model::{
-    Destination, HostName, Identity, InstanceId, PathWish, TunnelMode, Unit, UserId,
+    Bitrate, Bytes, Destination, HostName, Identity, InstanceId, LinkSample, PathWish, TunnelMode,
+    Unit, UserId,
 };
 use polyrail_session::{
     Endpoint, Event, FlowKey, Outlet, SessionKey, Settings, TunnelInfo, TunnelKey,
@@ -56,6 +57,26 @@ impl Outlet for Wire {
 /// The first session of an endpoint.
 pub fn session(endpoint: &Endpoint) -> SessionKey {
     endpoint.status().sessions[0].session
+}
+
+/// A sample of an idle transport with 20 ms.
+pub fn sample(at: Instant) -> LinkSample {
+    LinkSample {
+        at,
+        srtt: Duration::from_millis(20),
+        rtt_min: Duration::from_millis(20),
+        rtt_var: Duration::ZERO,
+        window: Bytes(100_000),
+        in_flight: Bytes::ZERO,
+        unsent: Bytes::ZERO,
+        delivery_rate: Some(Bitrate::from_bps(1_000)),
+        application_limited: true,
+        sent_packets: 10,
+        lost_packets: 0,
+        spurious_packets: 0,
+        timeouts: 0,
+        acked: Bytes(1_000),
+    }
 }
 
 impl Pair {

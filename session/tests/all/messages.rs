@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::endpoints::{Pair, Wire, closes, drain, session};
-use polyrail_model::{Bitrate, Bytes, Channel, Delivery, LinkForecast, LinkSample, PathWish};
+use crate::endpoints::{Pair, Wire, closes, drain, sample, session};
+use polyrail_model::{Channel, Delivery, LinkForecast, PathWish};
 use polyrail_scheduler::ChainSpec;
 use polyrail_session::limits::{BACKGROUND_MAX, BACKGROUND_PAUSE_MAX, URGENT_BURST, URGENT_MAX};
 use polyrail_session::wire::{Decoder, Frame, MESSAGE_MAX};
@@ -220,23 +220,7 @@ fn background_messages_use_one_path_and_one_a_round_trip() {
 fn background_messages_are_paced_only_next_to_flows() {
     for (shared, expected) in [(false, 5), (true, 0)] {
         let mut pair = Pair::over(&["a"]);
-        let sample = LinkSample {
-            at: pair.now,
-            srtt: Duration::from_millis(20),
-            rtt_min: Duration::from_millis(20),
-            rtt_var: Duration::ZERO,
-            window: Bytes(100_000),
-            in_flight: Bytes::ZERO,
-            unsent: Bytes::ZERO,
-            delivery_rate: Some(Bitrate::from_bps(1_000)),
-            application_limited: true,
-            sent_packets: 10,
-            lost_packets: 0,
-            spurious_packets: 0,
-            timeouts: 0,
-            acked: Bytes(1_000),
-        };
-        pair.gateway.tunnel_sample(pair.now, TunnelKey(0), &sample);
+        pair.gateway.tunnel_sample(pair.now, TunnelKey(0), &sample(pair.now));
         if shared {
             let flow = pair.open();
             pair.gateway.write(pair.now, flow, b"hello");

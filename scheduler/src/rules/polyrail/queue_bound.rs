@@ -10,8 +10,8 @@
 //! about half of `call_queue` stands in it. That is too short to show that a path has become
 //! slower. So a path may have the rate that it delivered in the last round trip, for the time that
 //! an acknowledgement takes with that queue. That holds while the cap limits the path; otherwise
-//! the cap stays, or is that of the present rate if the path has little to do, and for the first
-//! round trip after that. Queues of the other direction do not count.
+//! the cap stays, or is that of the present rate if the path has little to do. It stays also for
+//! about two round trips after that. Queues of the other direction do not count.
 
 use std::time::{Duration, Instant};
 
