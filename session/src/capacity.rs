@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use polyrail_model::Bitrate;
+use polyrail_scheduler::DELIVERED_SPAN_MIN;
 
 /// The capacity of one path.
 #[derive(Clone, Debug, Default)]
@@ -83,7 +84,7 @@ impl Capacity {
             self.points.pop_front();
         }
         let Some(first) = self.points.front() else { return };
-        let round = SPAN_MIN.max(look.rtt_min);
+        let round = DELIVERED_SPAN_MIN.max(look.rtt_min);
         let rate = |from: &(Instant, u64)| {
             look.delivered.saturating_sub(from.1) as f64 * 8.0 / since(from).as_secs_f64()
         };
@@ -157,8 +158,6 @@ fn is_full(look: &Look, capacity: f64) -> bool {
 
 /// The time over which the rate is measured.
 const WINDOW: Duration = Duration::from_millis(250);
-/// Shorter times give no rate.
-const SPAN_MIN: Duration = Duration::from_millis(80);
 /// The least time between two points.
 const STEP: Duration = Duration::from_millis(20);
 const POINTS_MAX: usize = 16;

@@ -20,7 +20,7 @@ use polyrail_model::{Bitrate, Bytes, PathId};
 use crate::params::{ParamError, Reader};
 use crate::rules::path_rate::present_rate;
 use crate::rules::per_path::PerPath;
-use crate::{Handler, Note, PathView, SEGMENT};
+use crate::{DELIVERED_SPAN_MIN, Handler, Note, PathView, SEGMENT};
 
 #[derive(Clone, Debug)]
 pub struct QueueBound {
@@ -66,7 +66,9 @@ impl QueueBound {
         // Acknowledgements have just made room that the session has not used yet.
         let binds = path.outstanding.0.saturating_add(2 * SEGMENT) >= last.bytes.0 / 4 * 3;
         match path.delivered {
-            Some(delivered) if binds && age > path.rtt_min + path.rtt_min.max(ROUND_MIN) => {
+            Some(delivered)
+                if binds && age > path.rtt_min + path.rtt_min.max(DELIVERED_SPAN_MIN) =>
+            {
                 let most = path.srtt.max(path.rtt_min) + BACK_MAX;
                 let round = path.unqueued.unwrap_or(path.rtt_min).clamp(path.rtt_min, most);
                 Cap { bytes: bound.bytes(round, delivered), ..last }
@@ -92,8 +94,6 @@ impl Bound {
 /// How much longer than usual an acknowledgement waits on its way back, at most: others come in a
 /// burst after a blackout.
 const BACK_MAX: Duration = Duration::from_millis(400);
-/// `PathView::delivered` is the rate of at least so much time.
-const ROUND_MIN: Duration = Duration::from_millis(80);
 
 impl Handler for QueueBound {
     fn gives_back(&mut self, path: &PathView, now: Instant) -> bool {
