@@ -2,9 +2,9 @@
 # Licences, sources, bans and known vulnerabilities of the crates that Polyrail carries.
 #
 # cargo-deny is taken from the PATH, or built once into target/tools, without its own release
-# profile, whose link-time optimisation doubles the time. It is not built if the advisory database is
-# out of reach and .ci/crates-accepted has the sum of the manifests, the lock file and deny.toml: the
-# result would be the same. What it accepts is written there.
+# profile, whose link-time optimisation doubles the time. It is not built if the advisory database
+# is out of reach and .ci/crates-accepted has the sum of the manifests, the lock file and deny.toml:
+# the result would be the same. What it accepts is written there.
 # Without a way to build it, or to reach the advisory database, that part says SKIP.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -15,8 +15,9 @@ advisories=https://github.com/RustSec/advisory-db
 mkdir -p "$tools"
 export PATH="$tools/bin:$PATH"
 # Cargo.lock has the checksum of each external crate.
-sum=$(find . -path ./target -prune -o \( -name Cargo.toml -o -name Cargo.lock -o -name deny.toml \) \
-    -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum | cut -d ' ' -f 1)
+files=(-name Cargo.toml -o -name Cargo.lock -o -name deny.toml)
+sum=$(find . -path ./target -prune -o \( "${files[@]}" \) -print0 | LC_ALL=C sort -z |
+    xargs -0 sha256sum | sha256sum | cut -d ' ' -f 1)
 
 if ! command -v cargo-deny >/dev/null; then
     if [[ $sum == "$(cat "$accepted")" ]] &&

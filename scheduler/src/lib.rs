@@ -37,9 +37,6 @@ pub const SEGMENT: u64 = 1_400;
 /// into one TLS record of 16,384 bytes.
 pub const RUN_MAX: u64 = 11 * SEGMENT;
 
-/// The least time over which a session measures [`PathView::delivered`].
-pub const DELIVERED_SPAN_MIN: std::time::Duration = std::time::Duration::from_millis(80);
-
 /// The longest time for which a session delays an acknowledgement.
 pub const ACK_DELAY_MAX: std::time::Duration = std::time::Duration::from_millis(50);
 

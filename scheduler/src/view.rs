@@ -51,9 +51,9 @@ pub struct PathView {
     /// The present capacity: the rate delivered with more than a round trip's data in flight, or
     /// any higher rate. Returns to its usual value while the path is idle. `None` while unknown.
     pub capacity: Option<Bitrate>,
-    /// The rate delivered in the last round trip, whether the path was full or not; `None` while it
-    /// is idle.
-    pub delivered: Option<Bitrate>,
+    /// The rate of the link while it was busy in the last half second of arrivals. `None` if it was
+    /// not for 2 s.
+    pub busy_rate: Option<Bitrate>,
     /// No progress for too long: do not use until it makes progress.
     pub stalled: bool,
     /// How long the path has delivered nothing while data is in flight on it; zero if nothing is.

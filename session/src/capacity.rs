@@ -14,7 +14,6 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use polyrail_model::Bitrate;
-use polyrail_scheduler::DELIVERED_SPAN_MIN;
 
 /// The capacity of one path.
 #[derive(Clone, Debug, Default)]
@@ -24,8 +23,6 @@ pub(crate) struct Capacity {
     /// Bytes delivered when the busy time began, until its first acknowledgement.
     begun: Option<u64>,
     known: Option<Known>,
-    /// The rate of the last round trip, in bit/s; `None` while the path is idle.
-    recent: Option<f64>,
 }
 
 /// In bit/s.
@@ -59,7 +56,7 @@ impl Capacity {
     pub fn sample(&mut self, look: &Look) {
         if !look.busy {
             self.points.clear();
-            (self.begun, self.recent) = (None, None);
+            self.begun = None;
             return;
         }
         // The first acknowledgement of an idle path comes a round trip later: that time is no rate.
@@ -84,23 +81,13 @@ impl Capacity {
             self.points.pop_front();
         }
         let Some(first) = self.points.front() else { return };
-        let round = DELIVERED_SPAN_MIN.max(look.rtt_min);
-        let rate = |from: &(Instant, u64)| {
-            look.delivered.saturating_sub(from.1) as f64 * 8.0 / since(from).as_secs_f64()
-        };
-        self.recent = self.points.iter().rev().find(|point| since(point) >= round).map(rate);
         let span = since(first);
         // Before slow start fills the link, a round trip passes between its bursts.
-        if span >= round {
-            let rate = rate(first);
+        if span >= SPAN_MIN.max(look.rtt_min) {
+            let bytes = look.delivered.saturating_sub(first.1);
+            let rate = bytes as f64 * 8.0 / span.as_secs_f64();
             self.learn(look, rate);
         }
-    }
-
-    /// The rate delivered in the last round trip, whether the path was full or not; `None` while it
-    /// is idle.
-    pub fn recent(&self) -> Option<Bitrate> {
-        self.recent.map(|rate| Bitrate::from_bps(rate as u64))
     }
 
     fn learn(&mut self, look: &Look, rate: f64) {
@@ -158,6 +145,8 @@ fn is_full(look: &Look, capacity: f64) -> bool {
 
 /// The time over which the rate is measured.
 const WINDOW: Duration = Duration::from_millis(250);
+/// The least time over which it is measured.
+const SPAN_MIN: Duration = Duration::from_millis(80);
 /// The least time between two points.
 const STEP: Duration = Duration::from_millis(20);
 const POINTS_MAX: usize = 16;
@@ -218,22 +207,6 @@ mod tests {
             let now = self.capacity.now(self.base + ms(self.at));
             now.map_or(-1.0, |rate| rate.as_bps() as f64 / 8_000.0)
         }
-    }
-
-    #[test]
-    fn recent_rate_is_that_of_the_last_round_trip_with_any_backlog() {
-        let mut line = Line { rtt: 100, ..Line::new() };
-        let recent = |line: &Line| line.capacity.recent().map(|rate| rate.as_bps() / 8_000);
-        assert_eq!((line.run(90, 1_000, 100_000), recent(&line)), (-1.0, None));
-        line.run(30, 1_000, 100_000);
-        assert_eq!(recent(&line), Some(1_000));
-        assert_eq!(line.run(50, 100, 1_000), 1_000.0, "not full");
-        let half = recent(&line).unwrap();
-        assert!((450..=650).contains(&half), "half of the round trip: {half}");
-        line.run(70, 100, 1_000);
-        assert_eq!(recent(&line), Some(100));
-        line.run(10, 0, 0);
-        assert_eq!(recent(&line), None, "idle");
     }
 
     #[test]

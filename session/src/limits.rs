@@ -57,6 +57,9 @@ pub const ACK_UPLINK_SHARE: f64 = 0.03;
 /// acknowledges may never learn the rate of its uplinks, however fast they are.
 pub const ACK_RECEIVED_SHARE: f64 = 0.002;
 
+/// The same next to a call: short queues need fresh acknowledgements.
+pub const ACK_RECEIVED_SHARE_CALLS: f64 = 0.02;
+
 /// An acknowledgement leaves after this time even if the share is used up.
 pub const ACK_DELAY_MAX: Duration = polyrail_scheduler::ACK_DELAY_MAX;
 

@@ -17,6 +17,7 @@
 //! A path is hidden from the scheduler unless it is Live. While no path of the session is Live, the
 //! newest Fresh path of each carrier is shown.
 
+mod busy_rate;
 mod carried;
 mod limit;
 mod link;
@@ -29,6 +30,7 @@ use std::time::{Duration, Instant};
 use polyrail_model::{Bitrate, Bytes, PathId, PathRank, PathWish, TunnelMode};
 use polyrail_scheduler::PathView;
 
+use self::busy_rate::BusyRate;
 pub(crate) use self::carried::Carried;
 use self::carried::CarriedRuns;
 use self::limit::RateLimit;
@@ -58,6 +60,7 @@ pub(crate) struct Path {
     pub urgent_debt: usize,
     /// One-way delay to the peer.
     pub delay: Delay,
+    pub busy_rate: BusyRate,
     pub link: Link,
     /// The runs sent over it.
     pub carried: CarriedRuns,
@@ -116,6 +119,7 @@ impl Path {
             control_debt: 0,
             urgent_debt: 0,
             delay: Delay::default(),
+            busy_rate: BusyRate::default(),
             link: Link::default(),
             carried: CarriedRuns::default(),
             stall: Stall::new(now),
@@ -143,6 +147,7 @@ impl Path {
             owd: self.owd(relative),
             queued: self.delay.queued(),
             unqueued: self.delay.unqueued(),
+            busy_rate: self.busy_rate.now(now),
             owd_error: relative.map_or(Duration::ZERO, |relative| relative.error),
             room: Bytes(self.room()),
             outstanding: Bytes(self.stall.outstanding),

@@ -46,7 +46,7 @@ pub fn paths(count: u64) -> Vec<PathView> {
         timeouts: 0,
         rate: Some(Bitrate::from_mbps(12.0 - id as f64)),
         capacity: Some(Bitrate::from_mbps(10.0 - id as f64)),
-        delivered: Some(Bitrate::from_mbps(9.0 - id as f64)),
+        busy_rate: Some(Bitrate::from_mbps(11.0 - id as f64)),
         stalled: false,
         quiet: Duration::ZERO,
         backup: false,

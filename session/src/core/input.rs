@@ -40,7 +40,7 @@ impl Session {
                 return self.on_run(now, slot, flow, &run, sent_us);
             }
             Frame::Ack(ack) => {
-                let echoed = ack.echo.and_then(|echo| self.on_echo(now, echo));
+                let echoed = ack.echo.and_then(|echo| self.on_run_echo(now, echo));
                 self.on_ack(now, &ack);
                 if let Some(slot) = echoed {
                     self.progress(now, slot, true);
@@ -194,11 +194,11 @@ impl Session {
         run: &Run<'_>,
         sent_us: u64,
     ) -> Result<(), Violation> {
-        let received_us = self.clock(now);
+        let (received_us, calls) = (self.clock(now), self.paths.calls(now));
         let path = self.paths.get_mut(slot).map(|path| {
             let bytes = run.data.len() as u64;
             path.received += bytes;
-            self.outbox.on_received(bytes);
+            self.outbox.on_received(bytes, calls);
             path.pings.on_received(now, bytes, self.role == NodeRole::Gateway);
             (path.id, path.carrier_number)
         });
@@ -606,6 +606,15 @@ impl Session {
         let sent_at = self.epoch.checked_add(Duration::from_micros(sent_us))?;
         let signed = |micros: u64| i64::try_from(micros).unwrap_or(i64::MAX);
         path.delay.sample(now, sent_at, signed(received_us).saturating_sub(signed(sent_us)));
+        Some(slot)
+    }
+
+    /// Takes the echoed arrival of a run; returns the slot of its path.
+    fn on_run_echo(&mut self, now: Instant, echo: Echo) -> Option<usize> {
+        let slot = self.on_echo(now, echo)?;
+        let path = self.paths.get_mut(slot)?;
+        let queued = path.delay.queued().unwrap_or_default();
+        path.busy_rate.echo(now, echo.sent_us, echo.received_us, queued);
         Some(slot)
     }
 

@@ -18,8 +18,8 @@ use super::outlet::Outlet;
 use super::paths::Paths;
 use crate::flow::{Due, Flow, Life};
 use crate::limits::{
-    ACK_DELAY, ACK_DELAY_MAX, ACK_RECEIVED_SHARE, ACK_REPEAT_MAX, ACK_UPLINK_SHARE, CONTROL_BATCH,
-    NOTICES_MAX, TOMBSTONES_MAX, UNCONFIRMED_ENDED_MAX,
+    ACK_DELAY, ACK_DELAY_MAX, ACK_RECEIVED_SHARE, ACK_RECEIVED_SHARE_CALLS, ACK_REPEAT_MAX,
+    ACK_UPLINK_SHARE, CONTROL_BATCH, NOTICES_MAX, TOMBSTONES_MAX, UNCONFIRMED_ENDED_MAX,
 };
 use crate::path::Standing;
 use crate::wire::{ACK_RANGES_MAX, Ack, Frame, NUMBER_MAX, Notice, Reset, Said, encode};
@@ -125,9 +125,10 @@ impl Outbox {
         }
     }
 
-    /// User data was received.
-    pub fn on_received(&mut self, bytes: u64) {
-        self.budget.earn(bytes as f64 * ACK_RECEIVED_SHARE);
+    /// User data was received, next to a call or not.
+    pub fn on_received(&mut self, bytes: u64, calls: bool) {
+        let share = if calls { ACK_RECEIVED_SHARE_CALLS } else { ACK_RECEIVED_SHARE };
+        self.budget.earn(bytes as f64 * share);
     }
 
     /// A PONG is due; of too many it is dropped.
@@ -359,8 +360,9 @@ fn reset_of(number: FlowId, flow: &Flow) -> Option<Reset> {
     Some(Reset { flow: number, answer, reason, last: flow.send.next, after })
 }
 
-/// Control frames take at most [`ACK_UPLINK_SHARE`] of the uplink and [`ACK_RECEIVED_SHARE`] of the
-/// received user data; beyond, they wait for at most [`ACK_DELAY_MAX`].
+/// Control frames take at most [`ACK_UPLINK_SHARE`] of the uplink and [`ACK_RECEIVED_SHARE`] (next
+/// to a call [`ACK_RECEIVED_SHARE_CALLS`]) of the received user data; beyond, they wait for at most
+/// [`ACK_DELAY_MAX`].
 #[derive(Debug)]
 struct AckBudget {
     /// The least rate of the uplink that counts; `None`: without limit while none is known.

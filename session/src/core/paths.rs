@@ -341,12 +341,20 @@ impl Paths {
 
     // Runs in flight.
 
-    /// A run of a flow was sent on these paths, with `bytes` of data.
-    pub fn carry(&mut self, now: Instant, on: PathSet, run: Carried, bytes: u64, flows: &Flows) {
+    /// A run of a flow was sent on these paths, with `bytes` of data; `sent_us` is in its frame.
+    pub fn carry(
+        &mut self,
+        (now, sent_us): (Instant, u64),
+        on: PathSet,
+        run: Carried,
+        bytes: u64,
+        flows: &Flows,
+    ) {
         for slot in on.iter() {
             let Some(path) = self.get_mut(slot) else { continue };
             path.stall.sent(now, run.end - run.start);
             path.sent += bytes;
+            path.busy_rate.sent(sent_us, path.sent);
             path.carried.push(run, |run| is_out(run, flows));
         }
     }
@@ -529,11 +537,16 @@ impl Paths {
         let relative = common.and_then(|common| common.relative(&path.delay));
         PathView {
             room: Bytes(left_by_cap(path, chain).unwrap_or(u64::MAX).min(path.room())),
-            calls: self.called_at.is_some_and(|at| now.saturating_duration_since(at) < CALL_OVER),
+            calls: self.calls(now),
             forecast: self.forecasts.forecast(now, &path.carrier),
             look_ahead: self.forecasts.look_ahead(now, &path.carrier),
             ..path.view(now, relative)
         }
+    }
+
+    /// Whether a passenger calls in this direction.
+    pub fn calls(&self, now: Instant) -> bool {
+        self.called_at.is_some_and(|at| now.saturating_duration_since(at) < CALL_OVER)
     }
 
     fn common(&self, now: Instant) -> Option<Common> {

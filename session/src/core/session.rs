@@ -71,6 +71,9 @@ pub(crate) struct Session {
     pub events: VecDeque<Event>,
     /// The tag of the next unit of data.
     pub(super) next_tag: u64,
+    /// When the newest run was sent, in microseconds. No two are equal, so that an echo tells which
+    /// run arrived.
+    pub(super) run_us: u64,
     pub(super) reinjected: u64,
 }
 
@@ -104,6 +107,7 @@ impl Session {
             events: VecDeque::new(),
             // Unique, because a tunnel may outlive its session.
             next_tag: key.0 << TAG_BITS,
+            run_us: 0,
             reinjected: 0,
             settings,
         }

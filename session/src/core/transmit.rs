@@ -187,7 +187,8 @@ impl Session {
         let &Scheduled { turn, piece, run_max, primary, copies, copy } = run;
         let mut frame = Vec::new();
         self.flows.number(turn.flow);
-        let (end, bytes) = self.encode_run(now, turn.flow, &piece, run_max, &mut frame);
+        self.run_us = self.clock(now).max(self.run_us + 1);
+        let (end, bytes) = self.encode_run(turn.flow, &piece, run_max, &mut frame);
         let mut on = copies;
         on.insert(primary);
         self.account(now, turn, &piece, (end, bytes), on);
@@ -207,13 +208,12 @@ impl Session {
     /// Encodes a run; returns its end and its bytes of data.
     fn encode_run(
         &self,
-        now: Instant,
         id: FlowId,
         piece: &Piece,
         run_max: u64,
         frame: &mut Vec<u8>,
     ) -> (u64, u64) {
-        let sent_us = self.clock(now);
+        let sent_us = self.run_us;
         let Some(flow) = self.flows.get(id) else { return (piece.end, 0) };
         // An OPEN has a longer header than DATA: it leaves room for the longest host name.
         let content = flow.send.content(piece, run_max);
@@ -262,7 +262,7 @@ impl Session {
             }
         }
         let run = Carried { flow: turn.flow, start: piece.start, end };
-        self.paths.carry(now, on, run, bytes, &self.flows);
+        self.paths.carry((now, self.run_us), on, run, bytes, &self.flows);
         self.turns.queue.charge(turn.user, weight.cost(bytes), now);
     }
 

@@ -107,7 +107,6 @@ impl Link {
             timeouts: sample.map_or(0, |sample| sample.timeouts),
             rate: self.rate.max(),
             capacity: self.capacity.now(now),
-            delivered: self.capacity.recent(),
             ..PathView::default()
         }
     }

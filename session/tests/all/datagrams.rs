@@ -1,7 +1,7 @@
 //! Datagrams between two endpoints: which paths carry them, how often, and received once.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use polyrail_model::{BindingId, Bytes, Destination, PathId, UserId};
@@ -169,13 +169,12 @@ fn scheduler_knows_while_a_user_calls() {
     assert!(!send(1, 160), "its pause");
 }
 
-/// Has a cap of 16 segments, and notes the queue of the path in milliseconds.
-struct Bound(Arc<AtomicU64>);
+/// Has a cap of 16 segments, and notes the view of the path.
+struct Bound(Arc<Mutex<PathView>>);
 
 impl Handler for Bound {
     fn gives_back(&mut self, path: &PathView, _now: Instant) -> bool {
-        let queued = path.queued.map_or(u64::MAX, |queue| queue.as_millis() as u64);
-        self.0.store(queued, Ordering::Relaxed);
+        *self.0.lock().unwrap() = *path;
         false
     }
 
@@ -185,9 +184,9 @@ impl Handler for Bound {
 }
 
 /// One path with such a handler, a flow, and three seconds with or without a call.
-fn bounded(calls: bool) -> (Pair, FlowKey, Arc<AtomicU64>) {
-    let queued = Arc::new(AtomicU64::new(0));
-    let held = Arc::clone(&queued);
+fn bounded(calls: bool) -> (Pair, FlowKey, Arc<Mutex<PathView>>) {
+    let view = Arc::new(Mutex::new(PathView::default()));
+    let held = Arc::clone(&view);
     let chain = ChainSpec::custom("bound", move || {
         let min_rtt = ChainSpec::named("min_rtt").unwrap();
         min_rtt.build().with(vec![Box::new(Bound(Arc::clone(&held)))])
@@ -202,7 +201,7 @@ fn bounded(calls: bool) -> (Pair, FlowKey, Arc<AtomicU64>) {
         pair.run();
         pair.advance(Duration::from_millis(20));
     }
-    (pair, flow, queued)
+    (pair, flow, view)
 }
 
 #[test]
@@ -219,20 +218,39 @@ fn runs_are_short_next_to_a_call() {
 
 #[test]
 fn scheduler_knows_the_queue_of_the_newest_run() {
-    let (mut pair, flow, queued) = bounded(false);
+    let (mut pair, flow, view) = bounded(false);
     for wanted in [0, 30, 0] {
-        pair.gateway.write(pair.now, flow, &[7; 5_000]);
-        let mut wire = Wire::default();
-        pair.gateway.transmit(pair.now, &mut wire);
-        pair.now += Duration::from_millis(wanted);
-        for (tunnel, frames) in &wire.sent {
-            pair.cloud.receive(pair.now, *tunnel, frames);
-        }
-        pair.run();
-        pair.advance(Duration::from_millis(20));
-        pair.gateway.tunnel_sample(pair.now, TunnelKey(0), &sample(pair.now));
-        assert_eq!(queued.load(Ordering::Relaxed), wanted);
+        send_runs(&mut pair, flow, 1, Duration::from_millis(wanted));
+        assert_eq!(view.lock().unwrap().queued, Some(Duration::from_millis(wanted)));
     }
+}
+
+#[test]
+fn scheduler_knows_the_rate_of_the_busy_link() {
+    let (mut pair, flow, view) = bounded(false);
+    // 1,000 bytes in 10 ms and in 20 are 800 and 400 kbit/s, however little the path delivers.
+    for (apart, wanted) in [(10, 0.8), (20, 0.4)] {
+        send_runs(&mut pair, flow, 4, Duration::from_millis(apart));
+        let rate = view.lock().unwrap().busy_rate.unwrap();
+        assert!((rate.as_bps() as f64 / 1e6 - wanted).abs() < 0.01, "{rate:?} instead of {wanted}");
+        pair.advance(Duration::from_secs(1));
+    }
+}
+
+/// The gateway sends runs of 1,000 bytes at once, which arrive so far apart, and has a sample.
+fn send_runs(pair: &mut Pair, flow: FlowKey, count: usize, apart: Duration) {
+    let mut wire = Wire::default();
+    for _ in 0..count {
+        pair.gateway.write(pair.now, flow, &[7; 1_000]);
+        pair.gateway.transmit(pair.now, &mut wire);
+    }
+    for (tunnel, frames) in &wire.sent {
+        pair.now += apart;
+        pair.cloud.receive(pair.now, *tunnel, frames);
+        pair.run();
+    }
+    pair.advance(Duration::from_millis(20));
+    pair.gateway.tunnel_sample(pair.now, TunnelKey(0), &sample(pair.now));
 }
 
 #[test]

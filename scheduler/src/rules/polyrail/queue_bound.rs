@@ -5,13 +5,11 @@
 //! `present rate x (least round trip + queue)` in flight, and at least `least` bytes. The queue
 //! also shows whether a path carries more than its known rate.
 //!
-//! Next to a call that is too much: its packets are late after 150 ms. There the queue is
-//! `call_queue` less the queue that the newest run met: a path with an empty queue grows fast, and
-//! about half of `call_queue` stands in it. That is too short to show that a path has become
-//! slower. So a path may have the rate that it delivered in the last round trip, for the time that
-//! an acknowledgement takes with that queue. That holds while the cap limits the path; otherwise
-//! the cap stays, or is that of the present rate if the path has little to do. It stays also for
-//! about two round trips after that. Queues of the other direction do not count.
+//! Next to a call that is too much: its packets are late after 150 ms. There the rate is that of
+//! the link while it was busy, which a path shows although it is not full, or the present rate if
+//! that is unknown. The time is that of an acknowledgement without a queue, plus `call_queue`, less
+//! the queue that the newest run met: a queue that stands is emptied within about a round trip.
+//! Queues of the other direction do not count.
 
 use std::time::{Duration, Instant};
 
@@ -20,20 +18,13 @@ use polyrail_model::{Bitrate, Bytes, PathId};
 use crate::params::{ParamError, Reader};
 use crate::rules::path_rate::present_rate;
 use crate::rules::per_path::PerPath;
-use crate::{DELIVERED_SPAN_MIN, Handler, Note, PathView, SEGMENT};
+use crate::{Handler, Note, PathView};
 
 #[derive(Clone, Debug)]
 pub struct QueueBound {
     usual: Bound,
     calling: Bound,
-    caps: PerPath<Option<Cap>>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Cap {
-    bytes: Bytes,
-    /// Next to a call: when the path last had the cap of its present rate.
-    beside_call: Option<Instant>,
+    caps: PerPath<Option<Bytes>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -51,43 +42,26 @@ impl QueueBound {
             Ok(Bound { queue, least })
         };
         let usual = bound(["queue", "least"], 200, 65_536)?;
-        let calling = bound(["call_queue", "call_least"], 40, 5_000)?;
+        let calling = bound(["call_queue", "call_least"], 10, 5_000)?;
         Ok(Self { usual, calling, caps: PerPath::default() })
     }
 
-    /// The cap next to a call, of which `last` is the last one.
-    fn cap_beside_calls(&self, path: &PathView, last: Option<Cap>, now: Instant) -> Cap {
-        let queue = self.calling.queue.saturating_sub(path.queued.unwrap_or_default());
-        let bound = Bound { queue, ..self.calling };
-        let Some((last, fresh_at)) = last.and_then(|cap| Some((cap, cap.beside_call?))) else {
-            return bound.at_present_rate(path, now);
-        };
-        let age = now.saturating_duration_since(fresh_at);
-        // Acknowledgements have just made room that the session has not used yet.
-        let binds = path.outstanding.0.saturating_add(2 * SEGMENT) >= last.bytes.0 / 4 * 3;
-        match path.delivered {
-            Some(delivered)
-                if binds && age > path.rtt_min + path.rtt_min.max(DELIVERED_SPAN_MIN) =>
-            {
-                let most = path.srtt.max(path.rtt_min) + BACK_MAX;
-                let round = path.unqueued.unwrap_or(path.rtt_min).clamp(path.rtt_min, most);
-                Cap { bytes: bound.bytes(round, delivered), ..last }
-            }
-            Some(_) if path.outstanding.0 >= last.bytes.0 / 4 => last,
-            _ => bound.at_present_rate(path, now),
-        }
+    /// The cap next to a call.
+    fn cap_beside_calls(&self, path: &PathView) -> Bytes {
+        let most = path.srtt.max(path.rtt_min) + BACK_MAX;
+        let round = path.unqueued.unwrap_or(path.rtt_min).clamp(path.rtt_min, most);
+        // A path that delivers nothing has a queue, too.
+        let silent = path.quiet.saturating_sub(round);
+        let queued = path.queued.unwrap_or_default().max(silent);
+        let time = (round + self.calling.queue).saturating_sub(queued).max(round / 2);
+        let rate = path.busy_rate.unwrap_or_else(|| present_rate(path));
+        self.calling.bytes(time, rate)
     }
 }
 
 impl Bound {
-    fn bytes(&self, round: Duration, rate: Bitrate) -> Bytes {
-        let time = (round + self.queue).as_secs_f64();
-        Bytes((rate.as_bps() as f64 / 8.0 * time).max(self.least) as u64)
-    }
-
-    fn at_present_rate(self, path: &PathView, now: Instant) -> Cap {
-        let bytes = self.bytes(path.rtt_min, present_rate(path));
-        Cap { bytes, beside_call: Some(now) }
+    fn bytes(&self, time: Duration, rate: Bitrate) -> Bytes {
+        Bytes((rate.as_bps() as f64 / 8.0 * time.as_secs_f64()).max(self.least) as u64)
     }
 }
 
@@ -96,21 +70,17 @@ impl Bound {
 const BACK_MAX: Duration = Duration::from_millis(400);
 
 impl Handler for QueueBound {
-    fn gives_back(&mut self, path: &PathView, now: Instant) -> bool {
-        let last = self.caps.get(path.id).copied().flatten();
+    fn gives_back(&mut self, path: &PathView, _now: Instant) -> bool {
         *self.caps.of(path.id) = match path.calls {
-            true => Some(self.cap_beside_calls(path, last, now)),
+            true => Some(self.cap_beside_calls(path)),
             false if path.slow_start => None,
-            false => Some(Cap {
-                bytes: self.usual.bytes(path.rtt_min, present_rate(path)),
-                beside_call: None,
-            }),
+            false => Some(self.usual.bytes(path.rtt_min + self.usual.queue, present_rate(path))),
         };
         false
     }
 
     fn cap(&self, path: PathId) -> Option<Bytes> {
-        self.caps.get(path).copied().flatten().map(|cap| cap.bytes)
+        self.caps.get(path).copied().flatten()
     }
 
     fn note(&mut self, note: &Note, _now: Instant) {
@@ -147,93 +117,53 @@ mod tests {
         assert_eq!(chain.cap(PathId(1)), None, "gone");
     }
 
-    /// The caps in KB of one path, 1 KB a millisecond and 40 ms, with 60 ms of queue beside calls,
-    /// a second apart.
-    fn caps(states: &[(PathView, u64, &str)]) {
-        caps_every(ms(1_000), states);
-    }
-
-    fn caps_every(apart: Duration, states: &[(PathView, u64, &str)]) {
-        let rule = "queue_bound(call_queue=60ms, call_least=5000)";
-        let mut chain = ChainSpec::of(&["min_rtt", rule]).unwrap().build();
-        for (number, (state, wanted, why)) in states.iter().enumerate() {
-            chain.gives_back(state, base() + apart * number as u32);
-            assert_eq!(chain.cap(state.id).unwrap().0 / 1_000, *wanted, "{why}");
-        }
-    }
-
-    /// A path beside a call: bytes outstanding, Mbit/s delivered, and ms without the queue.
-    fn beside_call(outstanding: u64, delivered: Option<f64>, unqueued: u64) -> PathView {
+    /// A path beside a call with 40 ms, whose link carried 1 KB a millisecond.
+    fn beside_call() -> PathView {
         PathView {
-            rate: Some(Bitrate::from_mbps(8.0)),
-            delivered: delivered.map(Bitrate::from_mbps),
-            unqueued: Some(ms(unqueued)),
-            outstanding: Bytes(outstanding),
+            rate: Some(Bitrate::from_mbps(80.0)),
+            busy_rate: Some(Bitrate::from_mbps(8.0)),
+            unqueued: Some(ms(40)),
             calls: true,
             ..path(1, 40)
         }
     }
 
-    #[test]
-    fn cap_beside_a_call_follows_what_was_delivered() {
-        caps(&[
-            (beside_call(0, None, 40), 100, "an idle path has its present rate"),
-            (beside_call(40_000, Some(0.8), 40), 100, "it was not given all it may have"),
-            (beside_call(80_000, Some(4.0), 40), 50, "it carries half of that"),
-            (beside_call(50_000, Some(10.0), 40), 125, "more, by 60 in 40 ms"),
-            (beside_call(125_000, Some(0.0), 40), 5, "dark"),
-            (beside_call(4_000, Some(1.0), 40), 12, "it returns"),
-            (beside_call(12_000, Some(1.0), 5_000), 62, "acknowledgements that a blackout held"),
-            (beside_call(0, Some(0.1), 40), 100, "only the call is left"),
-        ]);
-        let dark = beside_call(5_000, Some(0.0), 40);
-        let idle = beside_call(0, Some(0.1), 40);
-        caps(&[(idle, 100, "present rate"), (dark, 100, "half"), (idle, 100, "none after all")]);
-        let fresh = PathView { slow_start: true, ..idle };
-        caps(&[(fresh, 100, "slow start is no exception")]);
+    /// The cap in KB beside a call, with a queue of 20 ms.
+    fn cap(path: PathView) -> u64 {
+        let rule = "queue_bound(call_queue=20ms, call_least=5000)";
+        let mut chain = ChainSpec::of(&["min_rtt", rule]).unwrap().build();
+        chain.gives_back(&path, base());
+        chain.cap(path.id).unwrap().0 / 1_000
     }
 
     #[test]
-    fn queue_that_stands_is_no_room_beside_a_call() {
-        let queued =
-            |millis| PathView { queued: Some(ms(millis)), ..beside_call(100_000, Some(8.0), 40) };
-        caps(&[
-            (queued(0), 100, "the first"),
-            (queued(20), 80, "20 of 60 ms stand"),
-            (queued(60), 40, "all"),
-            (queued(500), 40, "more"),
-        ]);
-    }
-
-    #[test]
-    fn burst_after_a_pause_has_its_cap_until_its_acknowledgements() {
-        let idle = beside_call(0, Some(0.1), 40);
-        let burst = beside_call(100_000, Some(0.1), 40);
-        let states = [(idle, 100, "idle"), (burst, 100, "60 ms"), (burst, 100, "120 ms")];
-        caps_every(ms(60), &states);
-        caps_every(ms(61), &[states[0], states[1], (burst, 5, "late")]);
-    }
-
-    #[test]
-    fn late_acknowledgements_do_not_lower_the_cap_beside_a_call() {
-        // 300 ms on the way back, and no queue: the path delivers its cap in a round trip.
+    fn cap_beside_a_call_is_what_the_busy_link_carries() {
+        let call = beside_call();
+        let busy = |mbps| PathView { busy_rate: Some(Bitrate::from_mbps(mbps)), ..call };
+        assert_eq!((cap(call), cap(busy(4.0)), cap(busy(16.0))), (60, 30, 120));
+        assert_eq!(cap(busy(0.01)), 5, "never less");
+        assert_eq!(cap(PathView { slow_start: true, ..call }), 60, "slow start is no exception");
+        assert_eq!(cap(PathView { busy_rate: None, ..call }), 600, "its present rate");
         let mut chain = ChainSpec::of(&["min_rtt", "queue_bound"]).unwrap().build();
-        chain.gives_back(&beside_call(0, None, 340), base());
-        let mut cap = chain.cap(PathId(1)).unwrap().0;
-        for second in 1..20 {
-            let delivered = cap as f64 * 8.0 / 340e3;
-            let now = base() + ms(second * 1_000);
-            chain.gives_back(&beside_call(cap, Some(delivered), 340), now);
-            let next = chain.cap(PathId(1)).unwrap().0;
-            assert!(next > cap, "{next} after {cap}");
-            cap = next;
+        for (calls, wanted) in [(true, 50_000), (false, 2_400_000), (true, 50_000)] {
+            chain.gives_back(&PathView { calls, ..call }, base());
+            assert_eq!(chain.cap(call.id), Some(Bytes(wanted)), "a call: {calls}");
         }
     }
 
     #[test]
-    fn each_call_begins_with_the_present_rate() {
-        let usual = PathView { calls: false, ..beside_call(100_000, Some(8.0), 40) };
-        let call = beside_call(100_000, Some(8.0), 40);
-        caps(&[(usual, 240, "no call"), (call, 100, "a call"), (usual, 240, "over")]);
+    fn queue_that_stands_is_no_room_beside_a_call() {
+        let queued = |millis| cap(PathView { queued: Some(ms(millis)), ..beside_call() });
+        assert_eq!((queued(0), queued(20), queued(30)), (60, 40, 30));
+        assert_eq!((queued(40), queued(500)), (20, 20), "not less than half of the round trip");
+        let quiet = |millis| cap(PathView { quiet: ms(millis), ..beside_call() });
+        assert_eq!((quiet(40), quiet(60), quiet(2_000)), (60, 40, 20), "silence is a queue, too");
+    }
+
+    #[test]
+    fn late_acknowledgements_do_not_lower_the_cap_beside_a_call() {
+        let back = |millis| cap(PathView { unqueued: Some(ms(millis)), ..beside_call() });
+        assert_eq!((back(300), back(440), back(5_000)), (320, 460, 460), "at most 400 ms more");
+        assert_eq!(back(1), 60, "not less than the least round trip");
     }
 }
