@@ -19,9 +19,27 @@ export POLYRAIL_ALLOW_SKIP
 export RUST_TEST_THREADS=${RUST_TEST_THREADS:-4}
 
 [[ $# -gt 0 ]] || set -- --workspace
+tests() {
+    cargo test --profile "${PROFILE:-ci}" --no-fail-fast "$@" -- --show-output 2>&1
+}
+# Those of the packages that only compute, or of all others.
+half() {
+    local which=$1
+    shift
+    tests --config "target.'cfg(all())'.runner = ['$PWD/scripts/only.sh', '$which']" "$@"
+}
 status=0
-cargo test --profile "${PROFILE:-ci}" --no-fail-fast "$@" -- --show-output 2>&1 |
-    tee "$log" || status=$?
+if [[ $* == --workspace ]]; then
+    # They run beside the tests that mostly wait, and give way to them.
+    (renice -n 19 $BASHPID >/dev/null && half computing --workspace --lib --bins --tests) \
+        >"$log.computing" &
+    computing=$!
+    half waiting --workspace | tee "$log" || status=$?
+    wait "$computing" || status=$?
+    tee -a "$log" <"$log.computing"
+else
+    tests "$@" | tee "$log" || status=$?
+fi
 
 # The sum over all test programs of one figure of "test result: ok. 3 passed; 0 failed; ...".
 sum() {
