@@ -122,7 +122,7 @@ struct Sum {
     new: u64,
     copies: BTreeMap<CopyKind, CopyTally>,
     /// Times of completion over those of the split bound. A user who gives up would have waited in
-    /// proportion to the missing bytes.
+    /// proportion to the missing bytes; without any, the time until then counts.
     slowness: Vec<f64>,
     price: Vec<f64>,
     bins: Bins,
@@ -146,7 +146,10 @@ impl Sum {
                 bytes => [seen.goodput(), bytes as f64 * 8e-6 / plan.bound(&fluids).split],
             };
             if plan.bytes != u64::MAX {
-                let part = seen.received.max(1) as f64 / plan.bytes as f64;
+                let part = match seen.received {
+                    0 => 1.0,
+                    some => some as f64 / plan.bytes as f64,
+                };
                 self.slowness.push(seen.took_s / part / plan.bound(&fluids).split);
             }
             self.shares.entry(plan.bytes).or_default().push(share);
