@@ -65,6 +65,8 @@ quick=()
 for crate in cloud congestion gateway model predictor relay scheduler session tunnel; do
     quick+=(--config "profile.$profile.package.polyrail-$crate.opt-level=0")
 done
+# The path of .cargo/config.toml, else BoringSSL is built again.
+export HOST_CMAKE_TOOLCHAIN_FILE=$PWD/.cargo/boringssl.cmake
 if ! (cd "$sources" && CARGO_TARGET_DIR="$PWD/../build" cargo build --locked "${quick[@]}" \
     --profile "$profile" --workspace "${arguments[@]}" --examples); then
     echo "${commit:0:12} does not build; PREVIOUS=REVISION names another commit"

@@ -24,17 +24,19 @@ tests() {
 }
 # Those of the packages that only compute, or of all others.
 half() {
-    local which=$1
-    shift
-    tests --config "target.'cfg(all())'.runner = ['$PWD/scripts/only.sh', '$which']" "$@"
+    tests --workspace --lib --bins --tests \
+        --config "target.'cfg(all())'.runner = ['scripts/only.sh', '$1']"
 }
 status=0
 if [[ $* == --workspace ]]; then
     # They run beside the tests that mostly wait, and give way to them.
-    (renice -n 19 $BASHPID >/dev/null && half computing --workspace --lib --bins --tests) \
-        >"$log.computing" &
+    set -m
+    (renice -n 19 $BASHPID >/dev/null && half computing) >"$log.computing" &
     computing=$!
-    half waiting --workspace | tee "$log" || status=$?
+    set +m
+    trap 'kill -- "-$computing" 2>/dev/null || true' EXIT
+    { half waiting; waited=$?; tests --workspace --doc && [[ $waited -eq 0 ]]; } |
+        tee "$log" || status=$?
     wait "$computing" || status=$?
     tee -a "$log" <"$log.computing"
 else

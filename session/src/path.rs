@@ -147,7 +147,7 @@ impl Path {
             owd: self.owd(relative),
             queued: self.delay.queued(),
             unqueued: self.delay.unqueued(),
-            busy_rate: self.busy_rate.now(now),
+            busy_rate: self.busy_rate.now(now).map(|rate| self.limited(rate)),
             owd_error: relative.map_or(Duration::ZERO, |relative| relative.error),
             room: Bytes(self.room()),
             outstanding: Bytes(self.stall.outstanding),

@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 use polyrail_emulator::rail::{Course, Workload, fluids};
 use polyrail_emulator::record::{Machine, Run, VERSION};
 use polyrail_emulator::usage::{Bins, Carriers as Links, EDGES};
+use polyrail_scheduler::SEGMENT;
 
 use super::metrics::{mean, quantile};
 use super::rail::play::{Played, play};
@@ -122,7 +123,7 @@ struct Sum {
     new: u64,
     copies: BTreeMap<CopyKind, CopyTally>,
     /// Times of completion over those of the split bound. A user who gives up would have waited in
-    /// proportion to the missing bytes; without any, the time until then counts.
+    /// proportion to the missing bytes; one segment counts as received.
     slowness: Vec<f64>,
     price: Vec<f64>,
     bins: Bins,
@@ -146,10 +147,7 @@ impl Sum {
                 bytes => [seen.goodput(), bytes as f64 * 8e-6 / plan.bound(&fluids).split],
             };
             if plan.bytes != u64::MAX {
-                let part = match seen.received {
-                    0 => 1.0,
-                    some => some as f64 / plan.bytes as f64,
-                };
+                let part = seen.received.max(SEGMENT) as f64 / plan.bytes as f64;
                 self.slowness.push(seen.took_s / part / plan.bound(&fluids).split);
             }
             self.shares.entry(plan.bytes).or_default().push(share);
