@@ -22,16 +22,11 @@ pub(crate) fn rate(path: &PathView) -> Bitrate {
     Bitrate::from_bps(u64::try_from(bps).unwrap_or(u64::MAX).max(1))
 }
 
-/// The present rate of the path: the geometric mean of its capacity and of its link's rate while it
-/// was busy, because each errs on its own. If the path was never full, its delivery rate, or a
-/// window per round trip if that is more.
+/// The present rate of the path. If the path was never full, its delivery rate, or a window per
+/// round trip if that is more.
 pub(crate) fn present_rate(path: &PathView) -> Bitrate {
-    let known = |rate: Option<Bitrate>| rate.filter(|rate| rate.as_bps() > 0);
-    let Some(capacity) = known(path.capacity) else {
-        return rate(&PathView { rate: None, ..*path }).max(rate(path));
-    };
-    let busy = known(path.busy_rate).unwrap_or(capacity);
-    Bitrate::from_bps((capacity.as_bps() as f64 * busy.as_bps() as f64).sqrt() as u64)
+    let unknown = || rate(&PathView { rate: None, ..*path }).max(rate(path));
+    path.capacity.filter(|rate| rate.as_bps() > 0).unwrap_or_else(unknown)
 }
 
 /// The present rate, capped at a window per round trip, because a collapsed window shows a falling
@@ -99,10 +94,6 @@ mod tests {
         assert_eq!((delay(&known), rate(&known)), (ms(30), Bitrate::from_mbps(3.0)));
         let unknown = PathView { window: Bytes(12_500), ..path(1, 100) };
         assert_eq!((delay(&unknown), rate(&unknown)), (ms(50), Bitrate::from_mbps(1.0)));
-        let present = PathView { capacity: Some(Bitrate::from_mbps(4.0)), ..known };
-        assert_eq!(present_rate(&present), Bitrate::from_mbps(4.0));
-        let busy = PathView { busy_rate: Some(Bitrate::from_mbps(1.0)), ..present };
-        assert_eq!(present_rate(&busy), Bitrate::from_mbps(2.0), "a geometric mean");
         let nothing = PathView { window: Bytes::ZERO, ..path(1, 0) };
         assert_eq!(rate(&nothing), Bitrate::from_bps(14_000 * 8 * 1_000), "10 segments, 1 ms");
     }
