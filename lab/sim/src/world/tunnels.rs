@@ -140,6 +140,11 @@ impl World {
         self.carriers[carrier].links[from as usize].counters().delivered.bytes
     }
 
+    /// Bytes handed to a link so far, also those that it dropped.
+    pub fn offered(&self, carrier: usize, from: Side) -> u64 {
+        self.carriers[carrier].links[from as usize].counters().offered.bytes
+    }
+
     /// How long the queue of a link takes to leave at the present rate; `None` if it is empty or
     /// the link is dark.
     pub fn queue_time(&self, carrier: usize, from: Side) -> Option<Duration> {

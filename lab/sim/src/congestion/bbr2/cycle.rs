@@ -68,12 +68,11 @@ impl Cycle {
         self
     }
 
-    /// Of pacing and of the window.
-    pub(super) fn gains(&self, parameters: &Parameters) -> (f64, f64) {
+    /// Of the window.
+    pub(super) fn window_gain(&self, parameters: &Parameters) -> f64 {
         match self.phase {
-            Phase::Up => (UP_PACING, parameters.up_window_gain),
-            Phase::Down => (DOWN_PACING, WINDOW),
-            Phase::Cruise | Phase::Refill => (1.0, WINDOW),
+            Phase::Up => parameters.up_window_gain,
+            Phase::Down | Phase::Cruise | Phase::Refill => WINDOW,
         }
     }
 
@@ -279,8 +278,6 @@ impl Cycle {
     }
 }
 
-const UP_PACING: f64 = 1.25;
-const DOWN_PACING: f64 = 0.9;
 const WINDOW: f64 = 2.0;
 /// Between two probes, at most; so many rounds at most.
 const PROBE_WAIT: Duration = Duration::from_micros(2_000_500);

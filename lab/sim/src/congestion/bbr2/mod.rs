@@ -1,5 +1,6 @@
 //! The bbr of the QUIC tunnels: quiche's `bbr2_gcongestion`, related to BBR versions 2 and 3
-//! (draft-ietf-ccwg-bbr), with the two parameters that the tunnels set.
+//! (draft-ietf-ccwg-bbr), with the parameters, the idleness and the pacing of the tunnels
+//! (`tunnel/src/quic/{context,bbr}.rs`).
 //!
 //! ```text
 //! STARTUP -- flat for 3 rounds, or lossy --> DRAIN -- in flight <= BDP --> PROBE_BW
@@ -11,12 +12,13 @@
 //! ```
 //!
 //! Losses set two bounds of the bytes in flight: `inflight_high` outlives a cycle, `inflight_low`
-//! and `bandwidth_low` apply until the next probe. The window is never smaller than the first one.
+//! and `bandwidth_low` apply until the next probe. The window is never smaller than ten packets.
 //! A timeout declares nothing lost: one or two probes exceed the window, and the losses that they
 //! show are retransmitted at the old rate. The sender here declares everything lost at a timeout,
 //! so a narrow window limits it until something is acknowledged.
 //!
-//! Left out: pairs of packets sent at once, losses detected by time, growing reordering.
+//! Left out: pairs of packets sent at once, losses detected by time, growing reordering, and the
+//! tunnels' bound for steady carriers.
 
 mod cycle;
 mod height;
@@ -28,7 +30,7 @@ use std::time::{Duration, Instant};
 
 use polyrail_model::Bitrate;
 
-use super::{Ack, Control, Loss, SEGMENT, WINDOW_FIRST};
+use super::{Ack, Control, Flight, Loss, SEGMENT, WINDOW_FIRST};
 use cycle::Cycle;
 use model::{Event, Model, RTT_UNKNOWN, rate_of, times};
 
@@ -48,6 +50,8 @@ pub struct Bbr2 {
     /// Bytes in flight at timeouts since the last acknowledgement. QUIC still counts them.
     unseen: u64,
     timeouts: u64,
+    /// STARTUP has filled the path: from then on it learns of no idleness.
+    filled: bool,
 }
 
 /// The parameters that a user of quiche sets.
@@ -82,13 +86,14 @@ impl Bbr2 {
             parameters,
             model: Model::default(),
             mode: Mode::Startup,
-            window: WINDOW_FIRST,
+            window: WINDOW_INITIAL,
             gains: Gains { pacing: STARTUP_PACING, window: STARTUP_WINDOW },
-            pace: times(rate_of(WINDOW_FIRST, RTT_UNKNOWN), PACING_FIRST),
+            pace: times(rate_of(WINDOW_INITIAL, RTT_UNKNOWN), PACING_FIRST),
             burst: BURST + 1,
             in_flight: 0,
             unseen: 0,
             timeouts: 0,
+            filled: false,
         }
     }
 
@@ -97,6 +102,10 @@ impl Bbr2 {
         let unseen = std::mem::take(&mut self.unseen);
         self.timeouts = 0;
         self.in_flight = ack.in_flight;
+        let free = self.learns_no_idleness(ack);
+        let flight = |flight: Option<Flight>| {
+            flight.map(|it| Flight { application_limited: it.application_limited && !free, ..it })
+        };
         Event {
             now: ack.now,
             prior_window: self.window,
@@ -107,8 +116,8 @@ impl Bbr2 {
             delivered: ack.delivered,
             sent: ack.sent,
             rtt: ack.rtt,
-            flight: ack.flight,
-            oldest_flight: ack.oldest_flight,
+            flight: flight(ack.flight),
+            oldest_flight: flight(ack.oldest_flight),
             is_probing: match &self.mode {
                 Mode::Startup => true,
                 Mode::Drain | Mode::ProbeRtt(..) => false,
@@ -116,6 +125,17 @@ impl Bbr2 {
             },
             ends_round: false,
         }
+    }
+
+    /// The scheduler gives a path little at a time, and a startup in which data is missing would end
+    /// neither for a steady rate nor for losses.
+    fn learns_no_idleness(&mut self, ack: &Ack) -> bool {
+        if !matches!(self.mode, Mode::Startup) {
+            return false;
+        }
+        let full = self.model.product(self.model.bandwidth(), FULL_PART).max(FULL_MIN);
+        self.filled |= ack.prior_in_flight >= full;
+        self.filled
     }
 
     /// Goes on in the mode that it is in; true when that is another one now.
@@ -135,11 +155,11 @@ impl Bbr2 {
             }
             Mode::ProbeBw(cycle) => {
                 if cycle.advance(event, model, &self.parameters, target) {
-                    self.gains = Gains { pacing: 1.0, window: 1.0 };
+                    self.gains = Gains { pacing: PACING, window: 1.0 };
                     Some(Mode::ProbeRtt(*cycle, None))
                 } else {
-                    let (pacing, window) = cycle.gains(&self.parameters);
-                    self.gains = Gains { pacing, window };
+                    let window = cycle.window_gain(&self.parameters);
+                    self.gains = Gains { pacing: PACING, window };
                     None
                 }
             }
@@ -168,7 +188,12 @@ impl Bbr2 {
             self.pace = rate_of(self.window, self.model.rtt());
             return;
         }
-        let rate = times(bandwidth, self.gains.pacing);
+        // Later, lossy rounds count only in the window.
+        let rate = match self.mode {
+            Mode::Startup | Mode::Drain => bandwidth,
+            Mode::ProbeBw(_) | Mode::ProbeRtt(..) => self.model.bandwidth_most(),
+        };
+        let rate = times(rate, self.gains.pacing);
         // It never falls in STARTUP.
         self.pace = if self.model.is_full { rate } else { self.pace.max(rate) };
     }
@@ -178,7 +203,7 @@ impl Bbr2 {
         let target = model.product(model.bandwidth(), self.gains.window).max(WINDOW_FIRST);
         if model.is_full {
             self.window = (self.window + event.acked).min(target + model.height());
-        } else if self.window < target || self.window < 2 * WINDOW_FIRST {
+        } else if self.window < target || self.window < 2 * WINDOW_INITIAL {
             self.window += event.acked;
         }
         let most = match &self.mode {
@@ -277,6 +302,13 @@ impl Control for Bbr2 {
 
 /// As the tunnels set them (`tunnel/src/quic/context.rs`).
 pub(super) const OF_TUNNELS: Parameters = Parameters { loss_threshold: 0.1, up_window_gain: 1.5 };
+/// Packets of the first window.
+const WINDOW_INITIAL: u64 = 32 * SEGMENT as u64;
+/// After STARTUP and DRAIN, whatever the phase.
+const PACING: f64 = 1.5;
+/// So many bandwidth-delay products, and so many bytes, fill a path.
+const FULL_PART: f64 = 1.25;
+const FULL_MIN: u64 = 12_000;
 /// Before a round-trip time is known: 2 / ln 2.
 const PACING_FIRST: f64 = 2.885;
 const STARTUP_PACING: f64 = 2.773;

@@ -115,6 +115,27 @@ fn startup_ends_when_the_bandwidth_is_flat() {
 }
 
 #[test]
+fn startup_that_filled_the_path_ends_although_data_is_missing() {
+    let mut path = Path::new();
+    path.limited = true;
+    path.run(2_000);
+    assert!(!path.in_startup());
+}
+
+#[test]
+fn pacing_after_the_startup_exceeds_the_rate_by_half_also_after_losses() {
+    let mut path = Path::new();
+    path.cruise();
+    let paced = |path: &Path| path.bbr.pacing().unwrap().as_bps();
+    let bandwidth = path.bbr.model.bandwidth_most();
+    assert_eq!(paced(&path), times(bandwidth, 1.5));
+    path.rate = 10e6;
+    (0..200).for_each(|number| path.arrive(u64::from(number % 10 == 0)));
+    assert!(path.bbr.model.bandwidth() < bandwidth);
+    assert_eq!(paced(&path), times(bandwidth, 1.5));
+}
+
+#[test]
 fn startup_ends_with_much_loss() {
     let mut path = Path::new();
     // It would grow for long.
@@ -152,7 +173,8 @@ fn a_lossy_round_lowers_bandwidth_and_window_until_the_next_probe() {
 }
 
 #[test]
-fn the_window_is_never_less_than_the_first_one() {
+fn the_window_begins_with_32_packets_and_is_never_less_than_ten() {
+    assert_eq!(Path::new().bbr.window(), 32 * ONE);
     let mut path = Path::new();
     path.rate = 1e6;
     let mut least = u64::MAX;
@@ -160,7 +182,7 @@ fn the_window_is_never_less_than_the_first_one() {
         path.arrive(u64::from(number % 7 == 0));
         least = least.min(path.bbr.window());
     }
-    assert_eq!(least, WINDOW_FIRST);
+    assert_eq!(least, 10 * ONE);
 }
 
 #[test]

@@ -122,7 +122,7 @@ impl Gauges {
         for (number, carrier) in self.carriers.iter_mut().enumerate() {
             let [up, down] = [Side::Gateway, Side::Cloud].map(|from| world.delivered(number, from));
             carrier.samples.push(CarrierSample { at_s: world.elapsed().as_secs_f64(), down, up });
-            carrier.offered = [down, up];
+            carrier.offered = [Side::Cloud, Side::Gateway].map(|from| world.offered(number, from));
             if let Some(wait) = world.queue_time(number, Side::Cloud) {
                 self.queues = (self.queues.0 + wait.as_secs_f64(), self.queues.1 + 1);
             }
