@@ -127,8 +127,8 @@ impl Bbr2 {
         }
     }
 
-    /// The scheduler gives a path little at a time, and a startup in which data is missing would end
-    /// neither for a steady rate nor for losses.
+    /// The scheduler gives a path little at a time, and a startup that learns of missing data would
+    /// end neither for a steady rate nor for losses.
     fn learns_no_idleness(&mut self, ack: &Ack) -> bool {
         if !matches!(self.mode, Mode::Startup) {
             return false;
