@@ -47,7 +47,7 @@ pub enum Algorithm {
     NewReno,
     /// MPTCP's default: RFC 6356, coupled with the other subflows of its end.
     Lia,
-    /// That of the QUIC tunnels: quiche's, with their parameters.
+    /// That of the QUIC tunnels: quiche's, with their parameters and pacing.
     Bbr2,
     /// The tunnels' own.
     Rail,

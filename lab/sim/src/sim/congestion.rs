@@ -159,10 +159,10 @@ impl Sum {
         for (kind, tally) in &played.copies.1 {
             self.copies.entry(*kind).or_default().add(tally);
         }
-        let carried =
+        let offered =
             |way: usize| -> u64 { played.carriers.iter().map(|it| it.offered[way]).sum() };
         let way = usize::from(payload[1] > payload[0]);
-        self.price.push(carried(way) as f64 / payload[way].max(1) as f64);
+        self.price.push(offered(way) as f64 / payload[way].max(1) as f64);
         let is_ideal = played.carriers.len() < trip.carriers.len();
         let run = Run {
             version: VERSION,

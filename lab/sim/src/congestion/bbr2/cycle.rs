@@ -1,5 +1,5 @@
-//! PROBE_BW of bbr2: every so often the pipe is filled and more than the known bandwidth is tried;
-//! losses there bound the bytes in flight.
+//! PROBE_BW of bbr2: every so often the bounds that losses set are lifted or raised; losses there set
+//! the bound of the bytes in flight.
 
 use std::time::{Duration, Instant};
 
@@ -76,7 +76,7 @@ impl Cycle {
         }
     }
 
-    /// More than the bandwidth is tried, or about to be.
+    /// More than the bounds allow is tried, or about to be.
     pub(super) fn is_probing(&self) -> bool {
         matches!(self.phase, Phase::Refill | Phase::Up)
     }

@@ -1,6 +1,6 @@
 //! The bbr of the QUIC tunnels: quiche's `bbr2_gcongestion`, related to BBR versions 2 and 3
-//! (draft-ietf-ccwg-bbr), with the parameters, the idleness and the pacing of the tunnels
-//! (`tunnel/src/quic/{context,bbr}.rs`).
+//! (draft-ietf-ccwg-bbr), with the parameters and the pacing of the tunnels, and told of missing data
+//! as the tunnels do it (`tunnel/src/quic/{context,bbr}.rs`).
 //!
 //! ```text
 //! STARTUP -- flat for 3 rounds, or lossy --> DRAIN -- in flight <= BDP --> PROBE_BW
@@ -12,13 +12,17 @@
 //! ```
 //!
 //! Losses set two bounds of the bytes in flight: `inflight_high` outlives a cycle, `inflight_low`
-//! and `bandwidth_low` apply until the next probe. The window is never smaller than ten packets.
+//! applies until the next probe. The window is never smaller than ten packets. After DRAIN, packets
+//! leave at one and a half times the most bandwidth in each phase.
+//!
 //! A timeout declares nothing lost: one or two probes exceed the window, and the losses that they
 //! show are retransmitted at the old rate. The sender here declares everything lost at a timeout,
 //! so a narrow window limits it until something is acknowledged.
 //!
 //! Left out: pairs of packets sent at once, losses detected by time, growing reordering, and the
-//! tunnels' bound for steady carriers.
+//! tunnels' bound for steady carriers, whose queues are shorter than here. The first window is 32
+//! segments, not 32 times 1,200 bytes. A startup counts as filled at any acknowledgement, not only
+//! when data is missing, and then no packet counts as limited until it ends.
 
 mod cycle;
 mod height;
@@ -30,7 +34,7 @@ use std::time::{Duration, Instant};
 
 use polyrail_model::Bitrate;
 
-use super::{Ack, Control, Flight, Loss, SEGMENT, WINDOW_FIRST};
+use super::{Ack, Control, Flight, Loss, SEGMENT};
 use cycle::Cycle;
 use model::{Event, Model, RTT_UNKNOWN, rate_of, times};
 
@@ -200,7 +204,7 @@ impl Bbr2 {
 
     fn set_window(&mut self, event: &Event) {
         let model = &self.model;
-        let target = model.product(model.bandwidth(), self.gains.window).max(WINDOW_FIRST);
+        let target = model.product(model.bandwidth(), self.gains.window).max(WINDOW_LEAST);
         if model.is_full {
             self.window = (self.window + event.acked).min(target + model.height());
         } else if self.window < target || self.window < 2 * WINDOW_INITIAL {
@@ -217,7 +221,7 @@ impl Bbr2 {
                 .min(model.inflight_high_with_headroom())
                 .min(probe_rtt_target(model)),
         };
-        self.window = self.window.min(most).clamp(WINDOW_FIRST, WINDOW_MAX);
+        self.window = self.window.min(most).clamp(WINDOW_LEAST, WINDOW_MAX);
     }
 }
 
@@ -302,8 +306,9 @@ impl Control for Bbr2 {
 
 /// As the tunnels set them (`tunnel/src/quic/context.rs`).
 pub(super) const OF_TUNNELS: Parameters = Parameters { loss_threshold: 0.1, up_window_gain: 1.5 };
-/// Packets of the first window.
+/// The window at the beginning, and the least one.
 const WINDOW_INITIAL: u64 = 32 * SEGMENT as u64;
+const WINDOW_LEAST: u64 = 10 * SEGMENT as u64;
 /// After STARTUP and DRAIN, whatever the phase.
 const PACING: f64 = 1.5;
 /// So many bandwidth-delay products, and so many bytes, fill a path.

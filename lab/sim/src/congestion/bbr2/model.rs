@@ -63,7 +63,7 @@ pub(super) struct Event {
     pub(super) flight: Option<Flight>,
     /// Of the oldest. What lies between the two says hardly more than they.
     pub(super) oldest_flight: Option<Flight>,
-    /// More than the bandwidth was being tried.
+    /// More than the bounds allow was being tried.
     pub(super) is_probing: bool,
     pub(super) ends_round: bool,
 }
@@ -227,7 +227,7 @@ impl Model {
         self.height.update(known.min(self.bandwidth_low.unwrap_or(known)), known > most, &arrival);
     }
 
-    /// A lossy round lowers the rate until the next probe.
+    /// A lossy round lowers the window until the next probe.
     fn adapt_lower_bounds(&mut self, event: &Event) {
         if !event.ends_round || event.is_probing || self.round.lost == 0 {
             return;

@@ -1,4 +1,4 @@
-//! What bbr2 does at losses, timeouts and pauses.
+//! What bbr2 does in its startup, at losses, timeouts and pauses, and how fast it sends.
 
 use super::*;
 use crate::congestion::{Flight, Phase};
@@ -15,6 +15,8 @@ struct Path {
     /// What pacing lets go.
     credit: f64,
     limited: bool,
+    /// The bytes in flight that data suffices for.
+    most: u64,
     /// Bits a second.
     rate: f64,
 }
@@ -29,12 +31,14 @@ impl Path {
             in_flight: 0,
             credit: 0.0,
             limited: false,
+            most: u64::MAX,
             rate: 20e6,
         }
     }
 
     fn send(&mut self) {
-        while self.in_flight + ONE <= self.bbr.window() && self.credit >= 0.0 {
+        let most = self.most.min(self.bbr.window());
+        while self.in_flight + ONE <= most && self.credit >= 0.0 {
             self.bbr.on_sent(self.now, ONE, self.in_flight);
             self.in_flight += ONE;
             self.sent += ONE;
@@ -123,16 +127,46 @@ fn startup_that_filled_the_path_ends_although_data_is_missing() {
 }
 
 #[test]
-fn pacing_after_the_startup_exceeds_the_rate_by_half_also_after_losses() {
+fn startup_that_never_fills_the_path_does_not_end() {
+    let mut path = Path::new();
+    (path.limited, path.most) = (true, 5 * ONE);
+    path.run(2_000);
+    assert!(path.in_startup());
+}
+
+#[test]
+fn pacing_after_the_draining_exceeds_the_rate_by_half_in_each_phase() {
+    let mut path = Path::new();
+    let (mut drains, mut probes_rtt) = (0, 0);
+    for _ in 0..20_000 {
+        path.arrive(0);
+        let (paced, bandwidth) = (path.bbr.pacing(), path.bbr.model.bandwidth_most());
+        let paced = paced.map_or(0, Bitrate::as_bps);
+        match path.bbr.mode {
+            Mode::Startup => {}
+            Mode::Drain => {
+                assert!(paced < bandwidth);
+                drains += 1;
+            }
+            Mode::ProbeBw(_) => assert_eq!(paced, times(bandwidth, 1.5)),
+            Mode::ProbeRtt(..) => {
+                assert_eq!(paced, times(bandwidth, 1.5));
+                probes_rtt += 1;
+            }
+        }
+    }
+    assert!(drains > 0 && probes_rtt > 0);
+}
+
+#[test]
+fn pacing_knows_no_lossy_rounds() {
     let mut path = Path::new();
     path.cruise();
-    let paced = |path: &Path| path.bbr.pacing().unwrap().as_bps();
     let bandwidth = path.bbr.model.bandwidth_most();
-    assert_eq!(paced(&path), times(bandwidth, 1.5));
     path.rate = 10e6;
     (0..200).for_each(|number| path.arrive(u64::from(number % 10 == 0)));
     assert!(path.bbr.model.bandwidth() < bandwidth);
-    assert_eq!(paced(&path), times(bandwidth, 1.5));
+    assert_eq!(path.bbr.pacing().unwrap().as_bps(), times(bandwidth, 1.5));
 }
 
 #[test]

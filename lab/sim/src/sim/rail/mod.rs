@@ -260,6 +260,13 @@ mod tests {
                 assert_eq!(own.finished, own.received == plan.bytes, "{own:?}");
                 assert_eq!(!own.finished, own.took_s == most, "{own:?}");
             }
+            let way = usize::from(workload == Workload::Uploads);
+            let offered = [0, 1]
+                .map(|way| played.carriers.iter().map(|carrier| carrier.offered[way]).sum::<u64>());
+            assert!(offered[way] > offered[1 - way], "{workload:?}: {offered:?}");
+            let last = played.carriers.iter().filter_map(|carrier| carrier.samples.last());
+            let delivered: u64 = last.map(|last| [last.down, last.up][way]).sum();
+            assert!(offered[way] * 99 > delivered * 100, "{workload:?}: dropped packets count");
             let finished = played.transfers.iter().filter(|own| own.finished).count();
             assert_eq!(finished > 0, workload != Workload::MessagesBulk);
             assert_eq!(played.messages.len(), runs[0].messages.len());

@@ -57,7 +57,7 @@ fn fill(course: &mut Course, from: Duration, to: Duration) -> Vec<Sample> {
 }
 
 #[test]
-fn flow_fills_a_link_and_keeps_the_queue_short() {
+fn flow_fills_a_link_with_a_queue_of_one_round_trip() {
     let samples = play(&trial(link(), seconds(30)), Algorithm::Bbr2, 1);
     let rate = rate(&samples, 3.0, 29.0);
     assert!(rate > 18.0, "{rate} Mbit/s");
