@@ -1,5 +1,5 @@
-//! PROBE_BW of bbr2: every so often the bounds that losses set are lifted or raised; losses there set
-//! the bound of the bytes in flight.
+//! PROBE_BW of bbr2: every so often the bounds that losses set are lifted or raised; losses there
+//! set the bound of the bytes in flight.
 
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,6 @@
 //! The bbr of the QUIC tunnels: quiche's `bbr2_gcongestion`, related to BBR versions 2 and 3
-//! (draft-ietf-ccwg-bbr), with the parameters and the pacing of the tunnels, and told of missing data
-//! as the tunnels do it (`tunnel/src/quic/{context,bbr}.rs`).
+//! (draft-ietf-ccwg-bbr), with the parameters and the pacing of the tunnels, and told of missing
+//! data as the tunnels do it (`tunnel/src/quic/{context,bbr}.rs`).
 //!
 //! ```text
 //! STARTUP -- flat for 3 rounds, or lossy --> DRAIN -- in flight <= BDP --> PROBE_BW
