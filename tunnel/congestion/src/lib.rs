@@ -2,18 +2,21 @@
 //! packet.
 //!
 //! [`Rail`] is fed with totals of a connection (bytes sent, acknowledged, lost, in flight) and with
-//! round-trip times, and answers with a pacing rate and a window. The tunnel drives QUIC with it,
-//! and the simulator runs the same code. `docs/congestion.md` has its rules and their sources.
+//! round-trip times, and answers with a pacing rate and a window. [`Supplement`] adds to `quiche`'s
+//! bbr what it lacks. The tunnel drives QUIC with either, and the simulator runs the same code.
+//! `docs/congestion.md` has their rules and sources.
 //!
-//! It leaves loss detection, retransmission and the sending itself to the transport.
+//! They leave loss detection, retransmission and the sending itself to the transport.
 
 #![forbid(unsafe_code)]
 
 mod extreme;
 mod flight;
 mod rail;
+mod supplement;
 
 pub use rail::{Acked, Knowledge, Rail};
+pub use supplement::{Model, Supplement};
 
 /// The size in bytes that windows are rounded to: a full packet of a QUIC tunnel.
 pub(crate) const PACKET: u64 = 1_350;

@@ -1,23 +1,10 @@
-//! What `quiche`'s bbr lacks for carriers whose rate changes within a second.
-//!
-//! **Idleness.** bbr has to know when data is missing, not room; see `tell_idle` in
-//! [`egress`](super::egress). But a startup ends neither for a steady rate nor for losses while
-//! `quiche` believes that data is missing. The scheduler bounds the bytes in flight and gives a
-//! path little at a time, so its queue runs empty in most round trips of a large download, too. So
-//! a startup learns of no idleness once the carrier was full.
-//!
-//! **Pacing.** After its startup bbr drains the queue that this left, sends at the rate that it
-//! knows, and looks for more every two seconds. So from the end of the draining on the tunnel paces
-//! packets faster, and the window, two bandwidth-delay products, limits them: a carrier that gets
-//! faster acknowledges faster and shows it within a round trip. Such pacing also disregards the
-//! cuts of the rate after lossy rounds. Those of the window remain.
-//!
-//! **Steady carriers.** A full window is a round trip of queue, in which calls and small messages
-//! wait. A carrier that has delivered at one rate for [`STEADY`] periods needs no such queue, so
-//! less may be in flight: enough to show within a round trip that it has become faster.
+//! Drives [`Supplement`] with `quiche`'s statistics: pacing, idleness and the bound of `quiche`'s
+//! bbr, which keeps its window.
 
 use std::time::{Duration, Instant};
 
+use polyrail_congestion::{Model, Supplement};
+use polyrail_model::{Bitrate, Bytes};
 use quiche::{Connection, PathStats};
 
 use super::paths::active;
@@ -25,79 +12,41 @@ use super::paths::active;
 /// The state of one connection. With other controls than bbr it has no effect.
 #[derive(Debug, Default)]
 pub(super) struct Bbr {
-    /// Whether the startup has filled the carrier.
-    filled: bool,
-    /// bbr's rate in bytes per second, once the queue of the startup was drained: `quiche`'s bbr
-    /// does nothing else until then.
-    rate: Option<f64>,
+    supplement: Supplement,
     /// When the next packet may leave, after the draining.
     next_at: Option<Instant>,
-    /// The least round-trip time in seconds.
-    rtt: f64,
-    steadiness: Steadiness,
-}
-
-/// Whether a full carrier delivers at one rate.
-#[derive(Debug, Default)]
-struct Steadiness {
-    /// When the present period began, and the bytes acknowledged until then.
-    begin: Option<(Instant, u64)>,
-    /// Too little was in flight in the present period to show the carrier's rate.
-    has_room: bool,
-    /// Bytes per second.
-    rate: f64,
-    /// Full periods with this rate, less those with room.
-    periods: u32,
-    /// How often in succession the rate has changed soon after the bytes in flight were bounded:
-    /// because of that, if a rival holds the queue or the path has become longer.
-    setbacks: u32,
 }
 
 impl Bbr {
-    /// Whether bbr should learn that the queue ran empty although the window has room.
+    /// See [`Supplement::idleness_counts`].
     pub(super) fn idleness_counts(&mut self, connection: &Connection, in_flight: usize) -> bool {
-        let Some(path) = active(connection) else { return false };
-        let Some(rate) = path.max_bandwidth else { return false };
-        if path.startup_exit.is_some() {
-            self.filled = false;
-            return true;
-        }
-        let rtt = path.min_rtt.unwrap_or(path.rtt);
-        let full = rate as f64 * rtt.as_secs_f64() * FULL_PART;
-        self.filled |= in_flight >= (full as usize).max(FULL_MIN);
-        !self.filled
+        let model = active(connection).and_then(|path| model(&path));
+        model.is_some_and(|model| self.supplement.idleness_counts(&model, in_flight as u64))
     }
 
-    /// Reads the rate, before each burst; `in_flight` are the bytes in flight.
+    /// See [`Supplement::refresh`].
     pub(super) fn refresh(&mut self, path: &PathStats, in_flight: usize) {
-        let rate = path.max_bandwidth.filter(|rate| *rate > 0 && path.startup_exit.is_some());
-        let Some(rate) = rate.map(|rate| rate as f64) else {
-            *self = Self { filled: self.filled, ..Self::default() };
-            return;
-        };
-        self.rtt = path.min_rtt.unwrap_or(path.rtt).as_secs_f64();
-        if self.rate.is_some() || in_flight as f64 <= rate * self.rtt {
-            self.rate = Some(rate);
+        let model = model(path).filter(|model| model.rate.as_bps() > 0);
+        self.supplement.refresh(model.as_ref(), in_flight as u64);
+        if self.supplement.pacing().is_none() {
+            self.next_at = None;
         }
     }
 
-    /// So many bytes were acknowledged in all.
-    pub(super) fn on_acknowledged(&mut self, now: Instant, acked: u64, in_flight: usize) {
-        let shown = self.rate.unwrap_or(0.0) * self.rtt * SHOWN_PART;
-        self.steadiness.look(now, acked, (in_flight as f64) < shown);
+    /// See [`Supplement::on_acked`].
+    pub(super) fn on_acked(&mut self, now: Instant, acked: u64, in_flight: usize) {
+        self.supplement.on_acked(now, acked, in_flight as u64);
     }
 
-    /// The bytes in flight that suffice, if the carrier is steady.
+    /// See [`Supplement::bound`].
     pub(super) fn bound(&self) -> Option<usize> {
-        let bytes = self.steadiness.rate * (self.rtt * BOUND_PART + BOUND_TIME);
-        let applies = self.rate.is_some() && self.steadiness.is_steady();
-        applies.then_some(bytes.max(BOUND_MIN) as usize)
+        self.supplement.bound().map(|bound| bound as usize)
     }
 
     /// A packet with data was made.
     pub(super) fn on_sent(&mut self, now: Instant, length: usize) {
-        let Some(rate) = self.rate else { return };
-        let time = Duration::from_secs_f64(length as f64 / rate / PACING_GAIN);
+        let Some(rate) = self.supplement.pacing() else { return };
+        let time = rate.time_for(Bytes(length as u64)).unwrap_or(GAP_MAX);
         let earliest = now.checked_sub(LATE_MAX).unwrap_or(now);
         let next_at = self.next_at.map_or(now, |at| at.max(earliest)) + time;
         self.next_at = Some(next_at.min(now + GAP_MAX));
@@ -109,148 +58,16 @@ impl Bbr {
     }
 }
 
-impl Steadiness {
-    fn is_steady(&self) -> bool {
-        self.periods >= self.wanted()
-    }
-
-    fn wanted(&self) -> u32 {
-        STEADY << self.setbacks
-    }
-
-    fn look(&mut self, now: Instant, acked: u64, has_room: bool) {
-        self.has_room |= has_room;
-        let (begin, before) = *self.begin.get_or_insert((now, acked));
-        let time = now.saturating_duration_since(begin);
-        if time < PERIOD {
-            return;
-        }
-        let rate = acked.saturating_sub(before) as f64 / time.as_secs_f64();
-        let (has_room, is_steady) = (std::mem::take(&mut self.has_room), self.is_steady());
-        self.begin = Some((now, acked));
-        // What the bound takes must not become the rate that it is taken from.
-        let least = if is_steady { 1.0 - TAKEN_PART } else { 1.0 - SAME_PART };
-        let is_same = (least..=1.0 + SAME_PART).contains(&(rate / self.rate));
-        if time > PAUSE || (!has_room && !is_same) {
-            if is_steady && time <= PAUSE {
-                let is_soon = self.periods < self.wanted() + SOON;
-                let more = (self.setbacks + 1).min(SETBACKS_MAX);
-                self.setbacks = if is_soon { more } else { self.setbacks.saturating_sub(1) };
-            }
-            (self.rate, self.periods) = (rate, 0);
-        } else if has_room {
-            self.periods = self.periods.saturating_sub(1);
-        } else {
-            if !is_steady || rate > self.rate {
-                self.rate += (rate - self.rate) / RATE_PART;
-            }
-            self.periods += 1;
-            if self.periods >= self.wanted() + BOUNDED {
-                self.periods = self.wanted() - UNBOUNDED;
-            }
-        }
-    }
+/// What `quiche`'s bbr knows; `None` for other controls.
+fn model(path: &PathStats) -> Option<Model> {
+    Some(Model {
+        rate: Bitrate::from_bytes_per_second(path.max_bandwidth?),
+        rtt: path.min_rtt.unwrap_or(path.rtt),
+        in_startup: path.startup_exit.is_none(),
+    })
 }
 
-/// So many bandwidth-delay products in flight fill a carrier, as in bbr's own bandwidth probes.
-const FULL_PART: f64 = 1.25;
-/// A carrier whose rate is unknown is not full with fewer bytes in flight.
-const FULL_MIN: usize = 12_000;
-/// The pacing over bbr's rate. Trips at 300 km/h: 1.5 and 2.5 are equally fast, and 2.5 dearer.
-const PACING_GAIN: f64 = 1.5;
-/// A carrier is steady after so many full periods of about one rate.
-const STEADY: u32 = 12;
-/// Each setback doubles that, up to a minute and a half.
-const SETBACKS_MAX: u32 = 5;
-/// A change within so many periods of the bound may be due to it.
-const SOON: u32 = 8;
-/// After so many periods with the bound there are some without, to see the carrier's rate, and so
-/// that bbr's own probes end: 3 % of the time.
-const BOUNDED: u32 = 60;
-const UNBOUNDED: u32 = 2;
-const PERIOD: Duration = Duration::from_millis(250);
-/// A longer period says nothing about the present.
-const PAUSE: Duration = Duration::from_millis(500);
-/// Rates that differ by less are the same, and the bound must not take more.
-const SAME_PART: f64 = 0.15;
-const TAKEN_PART: f64 = 0.06;
-/// The weight of a period in the rate, as a divisor.
-const RATE_PART: f64 = 4.0;
-/// With fewer bandwidth-delay products in flight at an acknowledgement, the carrier may have room:
-/// one acknowledgement is for up to a quarter of a round trip.
-const SHOWN_PART: f64 = 0.75;
-/// So many bandwidth-delay products, as in a probe of bbr's, and seconds of the rate for late
-/// wake-ups and acknowledgements suffice on a steady carrier.
-const BOUND_PART: f64 = 1.25;
-const BOUND_TIME: f64 = 0.005;
-/// About ten packets, as in the least window.
-const BOUND_MIN: f64 = 12_000.0;
 /// So much lateness of a packet is made up for by the next ones.
 const LATE_MAX: Duration = Duration::from_millis(2);
 /// The longest time until the next packet, at any rate.
 const GAP_MAX: Duration = Duration::from_millis(100);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Plays periods of a rate, whether there was room in them, and returns whether the carrier is
-    /// steady at the end.
-    fn play(periods: &[(u32, u64, bool)]) -> bool {
-        #[allow(clippy::disallowed_methods)] // a base for the clock of this test
-        let (mut now, mut acked) = (Instant::now(), 0);
-        let mut steadiness = Steadiness::default();
-        steadiness.look(now, acked, false);
-        for &(count, kilobytes, has_room) in periods {
-            for _ in 0..count {
-                // Two acknowledgements a period; room at one of them is enough.
-                (now, acked) = (now + PERIOD / 2, acked + 500 * kilobytes);
-                steadiness.look(now, acked, has_room);
-                (now, acked) = (now + PERIOD / 2, acked + 500 * kilobytes);
-                steadiness.look(now, acked, false);
-            }
-        }
-        steadiness.is_steady()
-    }
-
-    #[test]
-    fn carrier_is_steady_after_three_seconds_of_one_rate() {
-        // The first period only shows the rate.
-        assert!(!play(&[(12, 100, false)]), "less");
-        assert!(play(&[(13, 100, false)]));
-        assert!(play(&[(9, 100, false), (4, 90, false)]), "about the same");
-        assert!(!play(&[(30, 100, false), (1, 70, false)]), "slower");
-        assert!(!play(&[(30, 100, false), (1, 130, false)]), "faster");
-        assert!(play(&[(30, 100, false), (1, 95, false)]), "noise");
-        assert!(!play(&[(30, 100, false), (1, 92, false)]), "the bound takes too much");
-        assert!(!play(&[(15, 100, false), (20, 96, false), (1, 92, false)]), "in small steps");
-        assert!(!play(&[(50, 20, true)]), "never full");
-        assert!(play(&[(30, 100, false), (4, 20, true)]), "a little idle");
-        assert!(!play(&[(30, 100, false), (20, 20, true)]), "long idle");
-        // As a carrier on a train.
-        assert!(!(0..20).any(|n| play(&[(1, 100, false), (5, 80, false)].repeat(n))));
-    }
-
-    #[test]
-    fn bound_is_lifted_for_half_a_second_of_fifteen() {
-        let steady = |periods: u32| play(&[(1 + periods, 100, false)]);
-        let bounded = (12..12 + 3 * (60 + 2)).filter(|&periods| steady(periods)).count();
-        assert_eq!(bounded, 3 * 60);
-        assert!(steady(71) && !steady(72) && !steady(73) && steady(74));
-    }
-
-    #[test]
-    fn change_soon_after_the_bound_doubles_the_wait() {
-        let setback = [(13, 100, false), (1, 60, false)];
-        // A period shows the rate, then there are twice as many as before.
-        assert!(!play(&[&setback[..], &[(24, 100, false)]].concat()));
-        assert!(play(&[&setback[..], &[(25, 100, false)]].concat()));
-        let setbacks = [&setback[..], &[(25, 100, false), (1, 60, false)]].concat();
-        assert!(!play(&[&setbacks[..], &[(48, 100, false)]].concat()));
-        assert!(play(&[&setbacks[..], &[(49, 100, false)]].concat()));
-        // A change long after it halves the wait again.
-        let late = [&setbacks[..], &[(49 + 8, 100, false), (1, 60, false)]].concat();
-        assert!(!play(&[&late[..], &[(24, 100, false)]].concat()));
-        assert!(play(&[&late[..], &[(25, 100, false)]].concat()));
-    }
-}

@@ -131,7 +131,7 @@ impl Meter {
             self.offset = self.difference(&stats) - in_flight as i64;
         }
         let in_flight = (self.difference(&stats) - self.offset).max(0) as usize;
-        self.bbr.on_acknowledged(now, stats.acked_bytes, in_flight);
+        self.bbr.on_acked(now, stats.acked_bytes, in_flight);
         self.tell_pacer(connection, |pacer, in_flight| {
             pacer.on_received(connection, now, in_flight);
         });

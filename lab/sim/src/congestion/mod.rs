@@ -84,8 +84,11 @@ pub trait Control: Debug {
     /// A segment is sent; `in_flight` is without it.
     fn on_sent(&mut self, _now: Instant, _bytes: u64, _in_flight: u64) {}
 
-    /// The application has nothing more to send.
-    fn on_limited(&mut self, _in_flight: u64) {}
+    /// The application has nothing more to send; whether that counts for the rates of what is in
+    /// flight.
+    fn on_limited(&mut self, _in_flight: u64) -> bool {
+        true
+    }
 
     /// New data was acknowledged.
     fn on_ack(&mut self, ack: &Ack);

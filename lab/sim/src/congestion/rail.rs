@@ -30,10 +30,11 @@ impl Control for Rail {
         self.controller(now).on_sent(now, bytes, in_flight);
     }
 
-    fn on_limited(&mut self, in_flight: u64) {
+    fn on_limited(&mut self, in_flight: u64) -> bool {
         if let Some(controller) = &mut self.controller {
             controller.on_limited(in_flight);
         }
+        true
     }
 
     fn on_ack(&mut self, ack: &Ack) {

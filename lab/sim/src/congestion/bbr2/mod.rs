@@ -1,6 +1,6 @@
 //! The bbr of the QUIC tunnels: quiche's `bbr2_gcongestion`, related to BBR versions 2 and 3
-//! (draft-ietf-ccwg-bbr), with the parameters and the pacing of the tunnels, and told of missing
-//! data as the tunnels do it (`tunnel/src/quic/{context,bbr}.rs`).
+//! (draft-ietf-ccwg-bbr), with the parameters of the tunnels (`tunnel/src/quic/context.rs`) and with
+//! [`Supplement`], the code that drives it there: pacing, idleness, the bound on steady carriers.
 //!
 //! ```text
 //! STARTUP -- flat for 3 rounds, or lossy --> DRAIN -- in flight <= BDP --> PROBE_BW
@@ -12,17 +12,13 @@
 //! ```
 //!
 //! Losses set two bounds of the bytes in flight: `inflight_high` outlives a cycle, `inflight_low`
-//! applies until the next probe. The window is never smaller than ten packets. After DRAIN, packets
-//! leave at one and a half times the most bandwidth in each phase.
+//! applies until the next probe. The window is never smaller than ten packets.
 //!
 //! A timeout declares nothing lost: one or two probes exceed the window, and the losses that they
 //! show are retransmitted at the old rate. The sender here declares everything lost at a timeout,
 //! so a narrow window limits it until something is acknowledged.
 //!
-//! Left out: pairs of packets sent at once, losses detected by time, growing reordering, and the
-//! tunnels' bound for steady carriers, whose queues are shorter than here. The first window is 32
-//! segments, not 32 times 1,200 bytes. A startup counts as filled at any acknowledgement, not only
-//! when data is missing, and then no packet counts as limited until it ends.
+//! Left out: pairs of packets sent at once, losses detected by time, and growing reordering.
 
 mod cycle;
 mod height;
@@ -32,9 +28,10 @@ mod tests;
 
 use std::time::{Duration, Instant};
 
+use polyrail_congestion::{Model as Known, Supplement};
 use polyrail_model::Bitrate;
 
-use super::{Ack, Control, Flight, Loss, SEGMENT};
+use super::{Ack, Control, Loss, SEGMENT};
 use cycle::Cycle;
 use model::{Event, Model, RTT_UNKNOWN, rate_of, times};
 
@@ -54,8 +51,7 @@ pub struct Bbr2 {
     /// Bytes in flight at timeouts since the last acknowledgement. QUIC still counts them.
     unseen: u64,
     timeouts: u64,
-    /// STARTUP has filled the path: from then on it learns of no idleness.
-    filled: bool,
+    supplement: Supplement,
 }
 
 /// The parameters that a user of quiche sets.
@@ -97,7 +93,7 @@ impl Bbr2 {
             in_flight: 0,
             unseen: 0,
             timeouts: 0,
-            filled: false,
+            supplement: Supplement::default(),
         }
     }
 
@@ -106,10 +102,6 @@ impl Bbr2 {
         let unseen = std::mem::take(&mut self.unseen);
         self.timeouts = 0;
         self.in_flight = ack.in_flight;
-        let free = self.learns_no_idleness(ack);
-        let flight = |flight: Option<Flight>| {
-            flight.map(|it| Flight { application_limited: it.application_limited && !free, ..it })
-        };
         Event {
             now: ack.now,
             prior_window: self.window,
@@ -120,8 +112,8 @@ impl Bbr2 {
             delivered: ack.delivered,
             sent: ack.sent,
             rtt: ack.rtt,
-            flight: flight(ack.flight),
-            oldest_flight: flight(ack.oldest_flight),
+            flight: ack.flight,
+            oldest_flight: ack.oldest_flight,
             is_probing: match &self.mode {
                 Mode::Startup => true,
                 Mode::Drain | Mode::ProbeRtt(..) => false,
@@ -131,15 +123,12 @@ impl Bbr2 {
         }
     }
 
-    /// The scheduler gives a path little at a time, and a startup that learns of missing data would
-    /// end neither for a steady rate nor for losses.
-    fn learns_no_idleness(&mut self, ack: &Ack) -> bool {
-        if !matches!(self.mode, Mode::Startup) {
-            return false;
+    fn known(&self) -> Known {
+        Known {
+            rate: Bitrate::from_bps(self.model.bandwidth_most()),
+            rtt: self.model.rtt(),
+            in_startup: matches!(self.mode, Mode::Startup),
         }
-        let full = self.model.product(self.model.bandwidth(), FULL_PART).max(FULL_MIN);
-        self.filled |= ack.prior_in_flight >= full;
-        self.filled
     }
 
     /// Goes on in the mode that it is in; true when that is another one now.
@@ -159,11 +148,10 @@ impl Bbr2 {
             }
             Mode::ProbeBw(cycle) => {
                 if cycle.advance(event, model, &self.parameters, target) {
-                    self.gains = Gains { pacing: PACING, window: 1.0 };
+                    self.gains.window = 1.0;
                     Some(Mode::ProbeRtt(*cycle, None))
                 } else {
-                    let window = cycle.window_gain(&self.parameters);
-                    self.gains = Gains { pacing: PACING, window };
+                    self.gains.window = cycle.window_gain(&self.parameters);
                     None
                 }
             }
@@ -192,13 +180,8 @@ impl Bbr2 {
             self.pace = rate_of(self.window, self.model.rtt());
             return;
         }
-        // Later, lossy rounds count only in the window.
-        let rate = match self.mode {
-            Mode::Startup | Mode::Drain => bandwidth,
-            Mode::ProbeBw(_) | Mode::ProbeRtt(..) => self.model.bandwidth_most(),
-        };
-        let rate = times(rate, self.gains.pacing);
-        // It never falls in STARTUP.
+        let rate = times(bandwidth, self.gains.pacing);
+        // It never falls in STARTUP. After DRAIN the supplement's applies.
         self.pace = if self.model.is_full { rate } else { self.pace.max(rate) };
     }
 
@@ -253,7 +236,13 @@ impl Control for Bbr2 {
         self.model.on_sent(now, bytes, in_flight + self.unseen);
     }
 
+    fn on_limited(&mut self, in_flight: u64) -> bool {
+        let known = self.known();
+        self.supplement.idleness_counts(&known, in_flight + self.unseen)
+    }
+
     fn on_ack(&mut self, ack: &Ack) {
+        self.supplement.on_acked(ack.now, ack.delivered, ack.in_flight);
         let mut event = self.event(ack);
         if event.lost > 0 {
             self.burst = 0;
@@ -267,6 +256,8 @@ impl Control for Bbr2 {
         self.set_pace(&event);
         self.set_window(&event);
         self.model.finish(&event);
+        let known = self.known();
+        self.supplement.refresh(Some(&known), ack.in_flight);
     }
 
     /// Nothing apart from what the acknowledgement told.
@@ -293,27 +284,25 @@ impl Control for Bbr2 {
     }
 
     fn window(&self) -> u64 {
+        let most = self.window.min(self.supplement.bound().unwrap_or(u64::MAX));
         match self.timeouts {
-            0 => self.window,
-            row => self.window.saturating_sub(self.unseen).max(row.min(PROBES) * SEGMENT as u64),
+            0 => most,
+            row => most.saturating_sub(self.unseen).max(row.min(PROBES) * SEGMENT as u64),
         }
     }
 
     fn pacing(&self) -> Option<Bitrate> {
-        (self.burst == 0).then(|| Bitrate::from_bps(self.pace))
+        let own = || Bitrate::from_bps(self.pace);
+        (self.burst == 0).then(|| self.supplement.pacing().unwrap_or_else(own))
     }
 }
 
 /// As the tunnels set them (`tunnel/src/quic/context.rs`).
 pub(super) const OF_TUNNELS: Parameters = Parameters { loss_threshold: 0.1, up_window_gain: 1.5 };
-/// The window at the beginning, and the least one.
-const WINDOW_INITIAL: u64 = 32 * SEGMENT as u64;
+/// The window at the beginning: packets are short before the path's MTU is known.
+const WINDOW_INITIAL: u64 = 32 * 1_200;
+/// The least one.
 const WINDOW_LEAST: u64 = 10 * SEGMENT as u64;
-/// After STARTUP and DRAIN, whatever the phase.
-const PACING: f64 = 1.5;
-/// So many bandwidth-delay products, and so many bytes, fill a path.
-const FULL_PART: f64 = 1.25;
-const FULL_MIN: u64 = 12_000;
 /// Before a round-trip time is known: 2 / ln 2.
 const PACING_FIRST: f64 = 2.885;
 const STARTUP_PACING: f64 = 2.773;

@@ -15,6 +15,8 @@ struct Path {
     /// What pacing lets go.
     credit: f64,
     limited: bool,
+    /// And that counts.
+    told: bool,
     /// The bytes in flight that data suffices for.
     most: u64,
     /// Bits a second.
@@ -31,6 +33,7 @@ impl Path {
             in_flight: 0,
             credit: 0.0,
             limited: false,
+            told: false,
             most: u64::MAX,
             rate: 20e6,
         }
@@ -45,6 +48,7 @@ impl Path {
             self.credit -= self.bbr.pacing().map_or(0.0, |_| ONE as f64);
         }
         self.credit = self.credit.min(0.0);
+        self.told = self.limited && self.bbr.on_limited(self.in_flight);
     }
 
     /// Two packets arrive; so many before them were lost.
@@ -67,7 +71,7 @@ impl Path {
             prior_delivered: self.delivered - since,
             rtt: Some(rtt),
             rate: None,
-            application_limited: self.limited,
+            application_limited: self.told,
             in_flight: self.in_flight,
             prior_in_flight,
             lost: lost * ONE,
@@ -80,7 +84,7 @@ impl Path {
                 sending: rtt,
                 acked_since: since,
                 acking: rtt,
-                application_limited: self.limited,
+                application_limited: self.told,
             }),
             oldest_flight: None,
         });
@@ -170,6 +174,20 @@ fn pacing_knows_no_lossy_rounds() {
 }
 
 #[test]
+fn queue_of_a_steady_path_is_bounded() {
+    let mut path = Path::new();
+    path.run(20_000);
+    // 1.25 products and 5 ms at 20 Mbit/s, and the last packet.
+    let most = 125_000 + 12_500 + ONE;
+    let bounded = (0..20_000).filter(|_| {
+        path.arrive(0);
+        path.in_flight <= most
+    });
+    let count = bounded.count();
+    assert!(count > 18_000, "{count}");
+}
+
+#[test]
 fn startup_ends_with_much_loss() {
     let mut path = Path::new();
     // It would grow for long.
@@ -207,8 +225,8 @@ fn a_lossy_round_lowers_bandwidth_and_window_until_the_next_probe() {
 }
 
 #[test]
-fn the_window_begins_with_32_packets_and_is_never_less_than_ten() {
-    assert_eq!(Path::new().bbr.window(), 32 * ONE);
+fn the_window_begins_with_32_short_packets_and_is_never_less_than_ten() {
+    assert_eq!(Path::new().bbr.window(), 32 * 1_200);
     let mut path = Path::new();
     path.rate = 1e6;
     let mut least = u64::MAX;

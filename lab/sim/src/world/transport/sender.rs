@@ -68,6 +68,8 @@ pub struct Sender {
     rate: Option<Bitrate>,
     /// Until this is acknowledged, the application limits the rate.
     limited_until: Option<u64>,
+    /// The same, as far as it counts for the congestion control.
+    told_until: Option<u64>,
     sent: u64,
     /// The same when the newest acknowledged segment was sent.
     first_sent: u64,
@@ -173,6 +175,7 @@ impl Sender {
             idle_since: Some(now),
             rate: None,
             limited_until: Some(0),
+            told_until: Some(0),
             sent: 0,
             first_sent: 0,
             sent_packets: 0,
@@ -213,7 +216,9 @@ impl Sender {
     /// The application, not the path, limits the rate of the bytes in flight.
     fn on_limited(&mut self) {
         self.limited_until = Some(self.acked + self.in_flight as u64);
-        self.congestion.on_limited(self.in_flight as u64);
+        if self.congestion.on_limited(self.in_flight as u64) {
+            self.told_until = self.limited_until;
+        }
     }
 
     /// The bytes it accepts now.
@@ -377,7 +382,7 @@ impl Sender {
             acked: self.acked,
             acked_at: self.acked_at,
             first_sent_at: self.first_sent_at,
-            limited: self.limited_until.is_some(),
+            limited: self.told_until.is_some(),
             in_flight: self.in_flight as u64,
             sent: self.sent,
             first_sent: self.first_sent,
@@ -414,9 +419,8 @@ impl Sender {
         self.acked_at = now;
         (self.first_sent_at, self.first_sent) = (newest.left.sent_at, newest.left.sent);
         self.highest_order = self.highest_order.max(newest.order);
-        if self.limited_until.is_some_and(|until| self.acked > until) {
-            self.limited_until = None;
-        }
+        self.limited_until = self.limited_until.filter(|until| self.acked <= *until);
+        self.told_until = self.told_until.filter(|until| self.acked <= *until);
         let rate = self.rate_of(now, &newest.left);
         if let Some(rate) = rate
             && (!newest.left.limited || self.rate.is_none_or(|known| rate > known))
