@@ -1,5 +1,5 @@
 //! The bbr of the QUIC tunnels: quiche's `bbr2_gcongestion`, related to BBR versions 2 and 3
-//! (draft-ietf-ccwg-bbr), with the parameters of the tunnels (`tunnel/src/quic/context.rs`) and with
+//! (draft-ietf-ccwg-bbr), with the tunnels' parameters (`tunnel/src/quic/context.rs`) and with
 //! [`Supplement`], the code that drives it there: pacing, idleness, the bound on steady carriers.
 //!
 //! ```text
