@@ -116,7 +116,9 @@ struct Rate {
     bytes: usize,
     /// The present and the last period have few bytes, as a call.
     few: bool,
-    /// The last period has as many packets as a call.
+    /// The last period has as many packets as a call, or one has had so many and since then each
+    /// has few bytes: a call that suppresses silence sends a packet in 160 or 400 ms during it (3GPP
+    /// TS 26.193, Opus).
     steady: bool,
     /// How many periods in succession have had few bytes.
     calm: u32,
@@ -300,7 +302,8 @@ impl Rate {
             self.few = few || is_over;
             let passed = (age.as_millis() / PERIOD.as_millis()) as u32;
             self.calm = if few { self.calm.saturating_add(passed) } else { passed - 1 };
-            self.steady = !is_over && self.packets >= STEADY_PACKETS_MIN;
+            let goes_on = self.steady && few;
+            self.steady = !is_over && (self.packets >= STEADY_PACKETS_MIN || goes_on);
             (self.since, self.packets, self.bytes) = (now, 0, 0);
         }
         self.packets += 1;
@@ -400,6 +403,31 @@ mod tests {
         assert!(!binding.is_call(now), "and acknowledges it");
         let over = now + 2 * PERIOD;
         assert!(!binding.is_bulk(over) && binding.is_call(over), "that is over");
+    }
+
+    #[test]
+    fn call_that_suppresses_silence_remains_one() {
+        let mut now = base();
+        let mut binding = Binding::new(now, UserId(1), 0);
+        let mut is_call = |count: u32, each_ms: u32| {
+            for _ in 0..count {
+                let drops = &mut DatagramDrops::default();
+                binding.push(now, &SINGLE, queued(now, 60), drops);
+                binding.pop(now, &SINGLE, drops);
+                binding.on_sent(60);
+                now += Duration::from_millis(u64::from(each_ms));
+            }
+            (binding.is_call(now), binding.is_realtime())
+        };
+        assert_eq!(is_call(100, 160), (false, false), "few packets are no call");
+        assert_eq!(is_call(200, 20), (true, true), "speech");
+        for each_ms in [160, 400] {
+            for _ in 0..50 {
+                assert_eq!(is_call(1, each_ms), (true, true), "silence, {each_ms} ms");
+            }
+            assert_eq!(is_call(50, 20), (true, true), "speech again");
+        }
+        assert_eq!(is_call(5, 1_000), (false, false), "it is over");
     }
 
     #[test]
