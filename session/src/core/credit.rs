@@ -11,6 +11,7 @@
 use polyrail_scheduler::SEGMENT;
 
 use crate::flow::Violation;
+use crate::limits::POOL_SHARE;
 use crate::wire::NUMBER_MAX;
 
 #[derive(Debug, Default)]
@@ -48,6 +49,11 @@ impl Credit {
     /// Bytes that may be sent before the peer grants more.
     pub fn left(&self) -> u64 {
         self.limit.saturating_sub(self.used)
+    }
+
+    /// Whether more of this side's memory is taken than readers may withhold.
+    pub fn is_exceeded(&self) -> bool {
+        self.received - self.released > self.memory / POOL_SHARE
     }
 
     /// Bytes that the peer may have sent in total.

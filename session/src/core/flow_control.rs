@@ -10,10 +10,11 @@
 //!   the bytes in flight, of one user at most half of the memory. Any other flow may have its pace
 //!   at the peer.
 //! - Other bytes at the peer are **withheld**. All flows together may withhold one half of the
-//!   peer's memory, and the flows of one user one eighth.
+//!   peer's memory, and the flows of one user one sixteenth.
 //! - Readers that follow and then stop, one after the other, could still fill the peer's memory.
 //!   While less than a quarter is left, a flow may have at most a sixteenth of the bytes that its
 //!   reader ever took at the peer.
+//! - The receiver resets flows that are not read while others need its memory ([`Stopped`]).
 //! - [`FLOOR`] bytes a flow need no share, and one segment needs no credit, so every flow can move.
 //!
 //! The same shares bound the bytes that writers queue here. A writer has only the floor while its
@@ -35,6 +36,7 @@ use polyrail_scheduler::SEGMENT;
 
 use super::credit::Credit;
 use super::flows::Flows;
+use super::stopped::Stopped;
 use crate::flow::{Flow, Run, SendHalf, Shares, Violation};
 use crate::limits::{
     FLOOR, PACE_PERIOD, POOL_SHARE, PROOF_SHARE, RANGE_BYTES, RANGES_SHARE, RUN_BYTES, RUNS_SHARE,
@@ -67,6 +69,7 @@ pub(crate) struct FlowControl {
     /// Flows whose pace is not zero.
     paced: BTreeSet<FlowId>,
     pub next_period: Option<Instant>,
+    pub stopped: Stopped,
 }
 
 impl FlowControl {
@@ -330,36 +333,36 @@ mod tests {
     }
 
     #[test]
-    fn stopped_readers_withhold_an_eighth_per_user_and_half_together() {
+    fn stopped_readers_withhold_a_sixteenth_per_user_and_half_together() {
         let mut sender = Sender::new();
         let first = sender.open(1);
-        assert_eq!(sender.allowance(first), 2 * MIB);
-        sender.send(first, 3 * MIB / 2);
+        assert_eq!(sender.allowance(first), MIB);
+        sender.send(first, 3 * MIB / 4);
         let second = sender.open(1);
-        assert_eq!((sender.allowance(first), sender.allowance(second)), (MIB / 2, MIB / 2));
-        for user in 2..6 {
+        assert_eq!((sender.allowance(first), sender.allowance(second)), (MIB / 4, MIB / 4));
+        for user in 2..11 {
             let flow = sender.open(user);
-            sender.send(flow, 3 * MIB / 2);
+            sender.send(flow, 3 * MIB / 4);
         }
-        let other = sender.open(6);
+        let other = sender.open(11);
         assert_eq!(sender.allowance(other), MIB / 2, "half of the memory together");
         sender.send(other, MIB / 2);
         assert_eq!(sender.allowance(other), 0);
-        let next = sender.open(7);
+        let next = sender.open(12);
         assert_eq!(sender.allowance(next), FLOOR, "a new flow can move");
         let mut flow = sender.flows.bury(first).unwrap();
         sender.control.forget(&mut flow);
-        assert_eq!(sender.allowance(next), 3 * MIB / 2);
+        assert_eq!(sender.allowance(next), 3 * MIB / 4);
     }
 
     #[test]
     fn window_follows_the_reader_while_others_withhold_everything() {
         let mut sender = Sender::new();
-        for user in 0..4 {
+        for user in 0..8 {
             let flow = sender.open(user);
-            sender.send(flow, 2 * MIB);
+            sender.send(flow, MIB);
         }
-        for (flow, others) in [(sender.open(0), 2 * MIB), (sender.open(9), 0)] {
+        for (flow, others) in [(sender.open(0), MIB), (sender.open(9), 0)] {
             assert_eq!(sender.allowance(flow), FLOOR);
             sender.send(flow, FLOOR);
             sender.drain(flow, FLOOR);
@@ -406,9 +409,9 @@ mod tests {
         sender.send(flow, MIB);
         sender.drain(flow, MIB);
         sender.send(flow, MIB);
-        assert_eq!(sender.allowance(flow), 2 * MIB, "within its pace it withholds nothing");
+        assert_eq!(sender.allowance(flow), MIB, "within its pace it withholds nothing");
         sender.rest();
-        assert_eq!(sender.allowance(flow), MIB);
+        assert_eq!(sender.allowance(flow), 0);
     }
 
     #[test]
@@ -426,7 +429,7 @@ mod tests {
         let next = sender.open(8);
         sender.send(next, MIB / 2);
         assert!(sender.control.credit.left() < 4 * MIB);
-        assert_eq!(sender.allowance(flows[8]), MIB / 16 + 3 * MIB / 2, "beyond its user's share");
+        assert_eq!(sender.allowance(flows[8]), MIB / 16 + MIB / 2, "beyond its user's share");
     }
 
     #[test]
@@ -444,7 +447,7 @@ mod tests {
         }
         assert_eq!(
             sender.flows.get(FlowId(1)).unwrap().send.unsent(),
-            MIB,
+            MIB / 2,
             "half of a user's share"
         );
         assert_eq!(sender.flows.get(FlowId(999)).unwrap().send.unsent(), FLOOR);

@@ -238,6 +238,7 @@ impl Session {
             self.announce(now, id);
             self.after_drain(now, id);
         }
+        self.watch_readers(now);
         Ok(())
     }
 

@@ -16,6 +16,7 @@ mod outlet;
 mod paths;
 mod session;
 mod starved;
+mod stopped;
 mod stream_traffic;
 mod streams;
 #[cfg(test)]

@@ -504,6 +504,7 @@ impl Session {
         let parts = [
             self.outbox.next_timeout(),
             self.flow_control.next_period,
+            self.flow_control.stopped.look_at,
             self.turns.wake_at,
             self.unopened_at,
             self.test().map(|(at, _)| at),
@@ -527,6 +528,7 @@ impl Session {
         }
         self.hurry_resets(now);
         self.expire_unopened(now);
+        self.reset_stopped(now);
         self.paths.slots().for_each(|slot| self.pass_reports(now, slot));
         let rtt = self.paths.slowest_rtt();
         self.flow_control.on_timeout(now, rtt, &mut self.flows);

@@ -182,6 +182,11 @@ impl RecvHalf {
         self.ready.slices()
     }
 
+    /// The number of unread bytes in order.
+    pub fn unread(&self) -> u64 {
+        self.ready.len() as u64
+    }
+
     /// The reader took `count` bytes, at most all.
     pub fn consume(&mut self, count: usize) -> usize {
         self.ready.consume(count)

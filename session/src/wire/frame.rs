@@ -401,7 +401,7 @@ codes! {
         /// The host name does not exist.
         NameNotFound = 6, "host name not found";
         /// A bound on flows or memory was reached.
-        Overload = 7, "too many flows";
+        Overload = 7, "too many flows, or too many unread bytes";
         /// The session ended.
         SessionLost = 8, "the session ended";
         /// No byte moved for too long.

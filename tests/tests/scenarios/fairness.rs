@@ -60,7 +60,7 @@ fn two_hundred_stalled_readers_and_loss_leave_another_flow_its_rate() {
 #[test]
 fn memory_of_stalled_flows_is_bounded_per_user_and_in_total() {
     let floor = polyrail_session::limits::FLOOR + polyrail_session::limits::ACK_EVERY as u64;
-    for (users, share) in [(1, 8), (100, 2)] {
+    for (users, share) in [(1, 16), (100, 2)] {
         let mut world = world(&[line("a", 50.0, ms(20))]);
         stall(&mut world, 100, users);
         let held = world.status(GATEWAY).sessions[0].memory_received.0;

@@ -133,21 +133,26 @@ fn handovers_arrive_within_a_round_trip_of_the_working_path_next_to_bulk() {
     for (name, stream) in [("stream", true), ("units", false)] {
         let lines = [line("a", 20.0, ms(60)), line("b", 10.0, ms(90))]
             .map(|line| CarrierSpec { stream, ..line });
-        let mut busy = Busy::new(&lines);
         let mut round_trips = Vec::new();
         for (dark, live, blackout) in [(0, "b", Blackout::Hold), (1, "a", Blackout::Drop)] {
-            busy.world.run_for(s(5));
-            busy.world.blackout(dark, Some(blackout));
-            busy.world.run_for(s(3));
-            round_trips.extend((0..8).map(|_| busy.see(live)));
-            busy.world.blackout(dark, None);
+            // Each in a world of its own: held data leaves a round-trip time of seconds behind.
+            for seconds in 5..10 {
+                let mut busy = Busy::new(&lines);
+                busy.world.run_for(s(seconds));
+                busy.world.blackout(dark, Some(blackout));
+                busy.world.run_for(s(3));
+                round_trips.extend((0..8).map(|_| busy.see(live)));
+                busy.world.blackout(dark, None);
+                busy.end();
+            }
         }
-        busy.end();
         round_trips.sort_by(f64::total_cmp);
-        let (median, most) = (round_trips[8], round_trips[15]);
+        let [median, p95, most] = [40, 76, 79].map(|place| round_trips[place]);
         println!(
-            "RESULT simulated_handover_received_{name} {median:.2} round trips, {most:.2} max"
+            "RESULT simulated_handover_received_{name} {median:.2} round trips, {p95:.2} p95, \
+             {most:.2} max"
         );
-        assert!(median <= 1.0 && most <= 1.5, "{name}: {median} {most}");
+        // A loss costs another round trip.
+        assert!(median <= 1.0 && p95 <= 1.5 && most <= 3.0, "{name}: {median} {p95} {most}");
     }
 }

@@ -129,7 +129,7 @@ fn sender_learns_that_a_stalled_reader_resumed() {
     for first in [300_000, 600_000, 1_000_000, 2_000_000] {
         let mut world = world_with(&[line("a", 20.0, ms(40))], settings.clone());
         let flow = talk(&mut world, 1);
-        // Then the reader stalls, and the sender grants it an eighth of the memory, which is half
+        // Then the reader stalls, and the sender grants it a sixteenth of the memory, a quarter
         // of its window.
         world.write(flow, CLOUD, first);
         world.run_until(s(5), |world| read(world, flow) == first).unwrap();

@@ -445,7 +445,7 @@ impl World {
         let other = self.flows[flow].legs[side.other() as usize].clone();
         let leg = &mut self.flows[flow].legs[side as usize];
         leg.state = LegState::Reset(reason);
-        let read = leg.read;
+        let (read, reader) = (leg.read, leg.reader);
         match (reason, other.state) {
             // The end of the session follows and is checked itself.
             (ResetReason::SessionLost, _) => {
@@ -471,6 +471,12 @@ impl World {
                 }
             }
             (ResetReason::Overload, LegState::Unknown) => self.coverage.refused += 1,
+            // A side that lacks memory resets a flow that its owner hardly reads. The peer follows.
+            (ResetReason::Overload, state) => {
+                let follows = state == LegState::Reset(ResetReason::Overload);
+                assert!(follows || reader != Reader::Quick, "flow {flow} {side:?}: it was read");
+                self.coverage.reset += 1;
+            }
             (_, state) => panic!("flow {flow} {side:?}: unexpected reset ({reason}): {state:?}"),
         }
     }
