@@ -117,8 +117,8 @@ struct Rate {
     /// The present and the last period have few bytes, as a call.
     few: bool,
     /// The last period has as many packets as a call, or one has had so many and since then each
-    /// has few bytes: a call that suppresses silence sends a packet in 160 or 400 ms during it (3GPP
-    /// TS 26.193, Opus).
+    /// has few bytes: a call that suppresses silence sends a packet in 160 or 400 ms during it
+    /// (3GPP TS 26.193, Opus).
     steady: bool,
     /// How many periods in succession have had few bytes.
     calm: u32,

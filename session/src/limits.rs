@@ -28,6 +28,9 @@ pub const POOL_SHARE: u64 = 2;
 /// have 0.96 of the rate.
 pub const USER_SHARE: u64 = 16;
 
+/// And never more than this, in bytes, so that more memory has room for more users.
+pub const USER_MAX: u64 = 1024 * 1024;
+
 /// The peer's memory is scarce while less than this part of it is left.
 pub const SCARCE_SHARE: u64 = 4;
 

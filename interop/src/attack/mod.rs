@@ -8,6 +8,7 @@ mod dials;
 mod flood;
 pub(crate) mod gateway;
 mod idle;
+mod paused;
 mod poison;
 mod probe;
 mod restart;
@@ -34,6 +35,7 @@ pub const SUITE: Suite = Suite {
         ("dials", dials::run),
         ("idle", idle::run),
         ("unread", unread::run),
+        ("paused", paused::run),
         ("buffers", buffers::run),
         ("gateway", gateway::run),
         ("poison", poison::run),

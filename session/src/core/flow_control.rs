@@ -10,7 +10,7 @@
 //!   the bytes in flight, of one user at most half of the memory. Any other flow may have its pace
 //!   at the peer.
 //! - Other bytes at the peer are **withheld**. All flows together may withhold one half of the
-//!   peer's memory, and the flows of one user one sixteenth.
+//!   peer's memory, and the flows of one user one sixteenth, at most [`USER_MAX`].
 //! - Readers that follow and then stop, one after the other, could still fill the peer's memory.
 //!   While less than a quarter is left, a flow may have at most a sixteenth of the bytes that its
 //!   reader ever took at the peer.
@@ -40,7 +40,7 @@ use super::stopped::Stopped;
 use crate::flow::{Flow, Run, SendHalf, Shares, Violation};
 use crate::limits::{
     FLOOR, PACE_PERIOD, POOL_SHARE, PROOF_SHARE, RANGE_BYTES, RANGES_SHARE, RUN_BYTES, RUNS_SHARE,
-    SCARCE_SHARE, UNSENT_MAX, USER_SHARE,
+    SCARCE_SHARE, UNSENT_MAX, USER_MAX, USER_SHARE,
 };
 
 #[derive(Debug, Default)]
@@ -264,7 +264,7 @@ impl Pool {
     /// The rest of the pool's part of `memory` for this user.
     fn left(&self, memory: u64, user: UserId) -> u64 {
         let all = (memory / POOL_SHARE).saturating_sub(self.all);
-        (memory / USER_SHARE).saturating_sub(self.of(user)).min(all)
+        (memory / USER_SHARE).min(USER_MAX).saturating_sub(self.of(user)).min(all)
     }
 }
 

@@ -17,9 +17,7 @@ use std::time::Instant;
 use polyrail_model::FlowId;
 
 use super::flows::Flows;
-use super::session::Session;
-use crate::limits::{STOPPED_LOOK, WINDOW_MIN};
-use crate::wire::ResetReason;
+use crate::limits::WINDOW_MIN;
 
 /// The flows with much unread data while more than half of the memory is taken: at most one for
 /// each [`WINDOW_MIN`].
@@ -34,7 +32,7 @@ pub(crate) struct Stopped {
 impl Stopped {
     /// Returns the flows whose readers have stopped since the last look, first those with the most
     /// unread data.
-    fn look(&mut self, flows: &Flows) -> Vec<FlowId> {
+    pub fn look(&mut self, flows: &Flows) -> Vec<FlowId> {
         let before = std::mem::take(&mut self.drained);
         let mut stopped = Vec::new();
         for flow in flows.iter().filter(|flow| flow.is_callers() && flow.binding().is_none()) {
@@ -49,33 +47,6 @@ impl Stopped {
         }
         stopped.sort_unstable();
         stopped.into_iter().map(|(_, id)| id).collect()
-    }
-}
-
-impl Session {
-    /// Data has arrived: begins to look if too much is taken.
-    pub(super) fn watch_readers(&mut self, now: Instant) {
-        let control = &mut self.flow_control;
-        if control.stopped.look_at.is_none() && control.credit.is_exceeded() {
-            control.stopped.look(&self.flows);
-            control.stopped.look_at = Some(now + STOPPED_LOOK);
-        }
-    }
-
-    /// Resets flows whose readers have stopped, while too much is taken.
-    pub(super) fn reset_stopped(&mut self, now: Instant) {
-        if self.flow_control.stopped.look_at.is_none_or(|at| now < at) {
-            return;
-        }
-        for id in self.flow_control.stopped.look(&self.flows) {
-            if !self.flow_control.credit.is_exceeded() {
-                break;
-            }
-            tracing::debug!(flow = id.0, "resetting a flow that is not read, for its memory");
-            self.break_off(now, id, ResetReason::Overload);
-        }
-        self.flow_control.stopped = Stopped::default();
-        self.watch_readers(now);
     }
 }
 

@@ -462,6 +462,15 @@ impl World {
                 assert!(follows || self.is_full(side), "flow {flow} {side:?}: shed below the cap");
                 self.coverage.refused += 1;
             }
+            (ResetReason::Overload, LegState::Unknown) => self.coverage.refused += 1,
+            // A side that lacks memory resets a flow that its owner hardly reads. The peer follows.
+            (ResetReason::Overload, state)
+                if !matches!(state, LegState::Aborted(ResetReason::Overload, _)) =>
+            {
+                let follows = state == LegState::Reset(ResetReason::Overload);
+                assert!(follows || reader != Reader::Quick, "flow {flow} {side:?}: it was read");
+                self.coverage.reset += 1;
+            }
             (_, LegState::Aborted(given, at)) => {
                 self.coverage.reset += 1;
                 assert_eq!(given, reason, "flow {flow} {side:?}: reset for another reason");
@@ -469,13 +478,6 @@ impl World {
                 if reason == ResetReason::PeerReset && !late {
                     assert_eq!(read, other.written, "flow {flow} {side:?}: reset too early");
                 }
-            }
-            (ResetReason::Overload, LegState::Unknown) => self.coverage.refused += 1,
-            // A side that lacks memory resets a flow that its owner hardly reads. The peer follows.
-            (ResetReason::Overload, state) => {
-                let follows = state == LegState::Reset(ResetReason::Overload);
-                assert!(follows || reader != Reader::Quick, "flow {flow} {side:?}: it was read");
-                self.coverage.reset += 1;
             }
             (_, state) => panic!("flow {flow} {side:?}: unexpected reset ({reason}): {state:?}"),
         }
