@@ -116,10 +116,14 @@ struct Rate {
     bytes: usize,
     /// The present and the last period have few bytes, as a call.
     few: bool,
-    /// The last period has as many packets as a call, or one has had so many and since then each
-    /// has few bytes: a call that suppresses silence sends a packet in 160 or 400 ms during it
-    /// (3GPP TS 26.193, Opus).
+    /// The last period has as many packets as a call, or it is a pause of speech.
     steady: bool,
+    /// Periods like those of a call in succession.
+    speech: u32,
+    /// Further periods with fewer packets that count as a pause of speech.
+    pause: u32,
+    /// When the last packet came.
+    last_at: Instant,
     /// How many periods in succession have had few bytes.
     calm: u32,
 }
@@ -291,19 +295,36 @@ impl Rate {
     }
 
     fn new(now: Instant) -> Self {
-        Self { since: now, packets: 0, bytes: 0, few: true, steady: false, calm: CALM }
+        Self {
+            since: now,
+            packets: 0,
+            bytes: 0,
+            few: true,
+            steady: false,
+            speech: 0,
+            pause: 0,
+            last_at: now,
+            calm: CALM,
+        }
     }
 
     fn add(&mut self, now: Instant, bytes: usize) {
         let age = now.saturating_duration_since(self.since);
+        let gap = now.saturating_duration_since(std::mem::replace(&mut self.last_at, now));
         if age >= PERIOD {
             let is_over = age >= 2 * PERIOD;
             let few = self.bytes <= STEADY_BYTES_MAX;
             self.few = few || is_over;
             let passed = (age.as_millis() / PERIOD.as_millis()) as u32;
             self.calm = if few { self.calm.saturating_add(passed) } else { passed - 1 };
-            let goes_on = self.steady && few;
-            self.steady = !is_over && (self.packets >= STEADY_PACKETS_MIN || goes_on);
+            let is_call = !is_over && self.packets >= STEADY_PACKETS_MIN;
+            self.speech = if is_call && few { self.speech + 1 } else { 0 };
+            self.pause = match self.speech {
+                _ if !few || gap >= GAP_MAX => 0,
+                CALM.. => PAUSE,
+                _ => self.pause.saturating_sub(passed),
+            };
+            self.steady = is_call || self.pause > 0;
             (self.since, self.packets, self.bytes) = (now, 0, 0);
         }
         self.packets += 1;
@@ -330,6 +351,11 @@ const CALM: u32 = 4;
 const STEADY_BYTES_MAX: usize = 20_000;
 /// Ten a second.
 const STEADY_PACKETS_MIN: u32 = 5;
+/// A call that suppresses silence sends a packet in 160 (3GPP TS 26.193) or 400 ms (Opus) during
+/// it, and one may be lost.
+const GAP_MAX: Duration = Duration::from_secs(1);
+/// For so many periods, half a minute and a little more: other flows have few packets for longer.
+const PAUSE: u32 = 60;
 
 #[cfg(test)]
 mod tests {
@@ -405,29 +431,51 @@ mod tests {
         assert!(!binding.is_bulk(over) && binding.is_call(over), "that is over");
     }
 
+    /// Sends packets of these bytes, each so many milliseconds after the one before; whether the
+    /// binding is a call then, and real-time.
+    fn send(binding: &mut Binding, now: &mut Instant, packets: (u32, usize, u64)) -> (bool, bool) {
+        let (count, bytes, each_ms) = packets;
+        for _ in 0..count {
+            let drops = &mut DatagramDrops::default();
+            *now += Duration::from_millis(each_ms);
+            binding.push(*now, &SINGLE, queued(*now, bytes), drops);
+            binding.pop(*now, &SINGLE, drops);
+            binding.on_sent(bytes as u64);
+        }
+        (binding.is_call(*now), binding.is_realtime())
+    }
+
     #[test]
     fn call_that_suppresses_silence_remains_one() {
         let mut now = base();
         let mut binding = Binding::new(now, UserId(1), 0);
-        let mut is_call = |count: u32, each_ms: u32| {
-            for _ in 0..count {
-                let drops = &mut DatagramDrops::default();
-                binding.push(now, &SINGLE, queued(now, 60), drops);
-                binding.pop(now, &SINGLE, drops);
-                binding.on_sent(60);
-                now += Duration::from_millis(u64::from(each_ms));
-            }
-            (binding.is_call(now), binding.is_realtime())
-        };
-        assert_eq!(is_call(100, 160), (false, false), "few packets are no call");
-        assert_eq!(is_call(200, 20), (true, true), "speech");
+        assert_eq!(send(&mut binding, &mut now, (200, 60, 20)), (true, true), "speech");
         for each_ms in [160, 400] {
-            for _ in 0..50 {
-                assert_eq!(is_call(1, each_ms), (true, true), "silence, {each_ms} ms");
+            for number in 0..20 {
+                // Each fifth is lost.
+                let each_ms = if number % 5 == 4 { 2 * each_ms } else { each_ms };
+                let silence = send(&mut binding, &mut now, (1, 60, each_ms));
+                assert_eq!(silence, (true, true), "silence, {each_ms} ms");
             }
-            assert_eq!(is_call(50, 20), (true, true), "speech again");
+            assert_eq!(send(&mut binding, &mut now, (150, 60, 20)), (true, true), "speech again");
         }
-        assert_eq!(is_call(5, 1_000), (false, false), "it is over");
+        let silence = send(&mut binding, &mut now, (29 * 6, 60, 160));
+        assert_eq!(silence, (true, true), "28 s of silence");
+        assert_eq!(send(&mut binding, &mut now, (80, 60, 160)), (false, false), "41 s");
+        send(&mut binding, &mut now, (200, 60, 20));
+        assert_eq!(send(&mut binding, &mut now, (2, 60, 1_100)), (false, false), "it is over");
+    }
+
+    #[test]
+    fn trickle_after_other_packets_is_no_call() {
+        let trickle = (100, 60, 160);
+        // Nothing before, a handshake, and a download.
+        for before in [(0, 0, 0), (30, 100, 50), (400, 1_200, 2)] {
+            let mut now = base();
+            let mut binding = Binding::new(now, UserId(1), 0);
+            send(&mut binding, &mut now, before);
+            assert_eq!(send(&mut binding, &mut now, trickle), (false, false), "after {before:?}");
+        }
     }
 
     #[test]

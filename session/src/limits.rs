@@ -22,14 +22,17 @@ pub const WINDOW_MIN: u64 = 64 * 1024;
 /// bytes in flight.
 pub const POOL_SHARE: u64 = 2;
 
-/// One user's flows may take this part of the memory in each pool, so that it takes eight users who
-/// read nothing to exhaust a pool. Bytes in flight to a reader that stops are beside it. A reader
-/// whose pace is not known yet has it, too: with half of it downloads of 1 MB on the emulated rail
-/// have 0.96 of the rate.
-pub const USER_SHARE: u64 = 16;
+/// One user's flows may queue this part of the memory.
+pub const QUEUED_SHARE: u64 = 8;
 
-/// And never more than this, in bytes, so that more memory has room for more users.
-pub const USER_MAX: u64 = 1024 * 1024;
+/// One user's flows may withhold this part of the memory, and at most [`WITHHELD_MAX`], so that it
+/// takes eight users who read nothing to exhaust the pool, and more with more memory. Bytes in
+/// flight to a reader that stops are beside it. A reader whose pace is not known yet has it, too:
+/// with a thirty-second downloads of 1 MB on the emulated rail have 0.96 of the rate.
+pub const WITHHELD_SHARE: u64 = 16;
+
+/// The most that one user's flows may withhold, in bytes, beside bytes in flight.
+pub const WITHHELD_MAX: u64 = 1024 * 1024;
 
 /// The peer's memory is scarce while less than this part of it is left.
 pub const SCARCE_SHARE: u64 = 4;
@@ -38,9 +41,9 @@ pub const SCARCE_SHARE: u64 = 4;
 /// peer: to exhaust the memory takes sixteen times as much traffic as memory remains.
 pub const PROOF_SHARE: u64 = 16;
 
-/// While unread bytes exceed their part of the memory ([`POOL_SHARE`]), the receiver looks so often
-/// at the flows that are not read, to reset them: longer than players of videos usually pause
-/// between two reads.
+/// While more than half of its memory is taken, the receiver looks for readers that have stopped
+/// after each such time. Our own: longer slows the others for longer, and with less, players that
+/// read ahead and then pause would count as stopped. Players were not measured.
 pub const STOPPED_LOOK: Duration = Duration::from_secs(10);
 
 /// Bytes that each flow may always have at the peer, or queue here: enough to show that its reader

@@ -5,12 +5,15 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
 
 use super::{OTHERS, add_passengers, links};
 use crate::addresses::{Family, SERVER, WEB_PORT, user};
+use crate::admin;
 use crate::bench::stalled::{connect_from, wait_until_quiet};
 use crate::bench::{Effort, in_world};
+use crate::lab::Side;
 use crate::report::{Goal, Report, median};
 use crate::web::WebFile;
 use crate::world::World;
@@ -49,6 +52,8 @@ fn measure(world: &mut World, pairs: usize) -> Result<Vec<[Measured; 2]>> {
         let quiet = download(world, &files)?;
         let paused = WATCHERS.map(|number| watch(world, &video, number));
         let paused: Vec<TcpStream> = paused.collect::<Result<_>>()?;
+        let status = admin::get(&Side::Gateway.admin_socket(&world.lab), "/v1/status")?;
+        ensure_contested(&status)?;
         std::thread::sleep(TWO_LOOKS);
         let next = download(world, &files)?;
         drop(paused);
@@ -75,6 +80,13 @@ fn download(world: &mut World, [small, large]: &[WebFile; 2]) -> Result<Measured
     Ok(Measured { small: median(&times), rate: get(large)?.mbit_s() })
 }
 
+/// The gateway holds about half of its memory unread: else the videos show nothing.
+fn ensure_contested(status: &Value) -> Result<()> {
+    let held = status["sessions"][0]["memory_received_bytes"].as_u64().unwrap_or(0);
+    ensure!(held >= 6 << 20, "the videos withhold only {held} bytes");
+    Ok(())
+}
+
 /// A passenger reads the first part of a video, and then nothing.
 fn watch(world: &World, video: &WebFile, number: u8) -> Result<TcpStream> {
     let request = format!("GET /{} HTTP/1.1\r\nHost: paused\r\n\r\n", video.name);
@@ -85,9 +97,11 @@ fn watch(world: &World, video: &WebFile, number: u8) -> Result<TcpStream> {
         let (mut left, until) = (WATCHED, Instant::now() + WATCH_LIMIT);
         let mut buffer = vec![0; 65_536];
         while left > 0 && Instant::now() < until {
-            left = left.saturating_sub(stream.read(&mut buffer)?);
+            let read = stream.read(&mut buffer)?;
+            ensure!(read > 0, "the video of user {number} ends early");
+            left = left.saturating_sub(read);
         }
-        anyhow::ensure!(left == 0, "the video of user {number} is too slow");
+        ensure!(left == 0, "the video of user {number} is too slow");
         Ok(stream)
     };
     world.lab.passenger.run(read)?.context("a video")
@@ -97,5 +111,5 @@ const WATCHERS: std::ops::Range<u8> = 10..30;
 /// The bytes that each reads.
 const WATCHED: usize = 4_000_000;
 const WATCH_LIMIT: Duration = Duration::from_secs(30);
-/// The receiver looks for readers that have stopped every ten seconds.
+/// Twice the session's `STOPPED_LOOK`, and a little more.
 const TWO_LOOKS: Duration = Duration::from_secs(22);

@@ -51,8 +51,9 @@ impl Credit {
         self.limit.saturating_sub(self.used)
     }
 
-    /// Whether more of this side's memory is taken than readers may withhold.
-    pub fn is_exceeded(&self) -> bool {
+    /// Whether more of this side's memory is taken than readers may withhold: by unread bytes, and
+    /// by numbers behind gaps.
+    pub fn is_half_taken(&self) -> bool {
         self.received - self.released > self.memory / POOL_SHARE
     }
 

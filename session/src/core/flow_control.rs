@@ -10,15 +10,15 @@
 //!   the bytes in flight, of one user at most half of the memory. Any other flow may have its pace
 //!   at the peer.
 //! - Other bytes at the peer are **withheld**. All flows together may withhold one half of the
-//!   peer's memory, and the flows of one user one sixteenth, at most [`USER_MAX`].
+//!   peer's memory, and the flows of one user one sixteenth, at most [`WITHHELD_MAX`].
 //! - Readers that follow and then stop, one after the other, could still fill the peer's memory.
 //!   While less than a quarter is left, a flow may have at most a sixteenth of the bytes that its
 //!   reader ever took at the peer.
 //! - The receiver resets flows that are not read while others need its memory ([`Stopped`]).
 //! - [`FLOOR`] bytes a flow need no share, and one segment needs no credit, so every flow can move.
 //!
-//! The same shares bound the bytes that writers queue here. A writer has only the floor while its
-//! flow may not send.
+//! Writers may queue half of the memory here, and those of one user one eighth. A writer has only
+//! the floor while its flow may not send.
 //!
 //! Buffers of sent bytes shrink while they allocate more than this side's memory together.
 //!
@@ -39,8 +39,8 @@ use super::flows::Flows;
 use super::stopped::Stopped;
 use crate::flow::{Flow, Run, SendHalf, Shares, Violation};
 use crate::limits::{
-    FLOOR, PACE_PERIOD, POOL_SHARE, PROOF_SHARE, RANGE_BYTES, RANGES_SHARE, RUN_BYTES, RUNS_SHARE,
-    SCARCE_SHARE, UNSENT_MAX, USER_MAX, USER_SHARE,
+    FLOOR, PACE_PERIOD, POOL_SHARE, PROOF_SHARE, QUEUED_SHARE, RANGE_BYTES, RANGES_SHARE,
+    RUN_BYTES, RUNS_SHARE, SCARCE_SHARE, UNSENT_MAX, WITHHELD_MAX, WITHHELD_SHARE,
 };
 
 #[derive(Debug, Default)]
@@ -163,7 +163,9 @@ impl FlowControl {
             return 0;
         }
         let (at_peer, left) = (flow.send.at_peer(), self.credit.left());
-        let share = self.withheld.left(self.credit.peer_memory, flow.user);
+        let memory = self.credit.peer_memory;
+        let most = (memory / WITHHELD_SHARE).min(WITHHELD_MAX);
+        let share = self.withheld.left(memory, most, flow.user);
         let own = match flow.shares.pace() {
             _ if left < self.credit.peer_memory / SCARCE_SHARE => flow.send.drained / PROOF_SHARE,
             _ if follows(&flow.shares, &flow.send) => {
@@ -193,7 +195,8 @@ impl FlowControl {
         let window = self.window(flow);
         let ahead = if window == 0 { FLOOR } else { UNSENT_MAX };
         // A flow takes at most half of its user's share.
-        let share = (self.unsent.left(self.memory, flow.user) + unsent) / 2;
+        let share =
+            (self.unsent.left(self.memory, self.memory / QUEUED_SHARE, flow.user) + unsent) / 2;
         let most = (window + ahead).min(share.max(FLOOR));
         let free = self.memory.saturating_sub(self.held_sent) / 2;
         let least = if send.held() == 0 { SEGMENT } else { 0 };
@@ -261,10 +264,10 @@ impl Pool {
         self.of_user.get(&user).copied().unwrap_or(0)
     }
 
-    /// The rest of the pool's part of `memory` for this user.
-    fn left(&self, memory: u64, user: UserId) -> u64 {
+    /// The rest of the pool's part of `memory` for this user, who may take `most` of it.
+    fn left(&self, memory: u64, most: u64, user: UserId) -> u64 {
         let all = (memory / POOL_SHARE).saturating_sub(self.all);
-        (memory / USER_SHARE).min(USER_MAX).saturating_sub(self.of(user)).min(all)
+        most.saturating_sub(self.of(user)).min(all)
     }
 }
 
@@ -447,7 +450,7 @@ mod tests {
         }
         assert_eq!(
             sender.flows.get(FlowId(1)).unwrap().send.unsent(),
-            MIB / 2,
+            MIB,
             "half of a user's share"
         );
         assert_eq!(sender.flows.get(FlowId(999)).unwrap().send.unsent(), FLOOR);

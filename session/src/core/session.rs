@@ -19,15 +19,14 @@ use super::flows::Flows;
 use super::messages::Messages;
 use super::outbox::Outbox;
 use super::paths::Paths;
-use super::stopped::Stopped;
 use super::turns::Turns;
 use super::user_traffic::UsersTraffic;
 use super::writers::{self, Writers};
 use crate::event::{Event, FlowKey, OpenError};
 use crate::flow::{Flow, Life};
 use crate::limits::{
-    OPEN_HOLD, PING_SILENT, RESET_LINGER, SILENT_AFTER, STOPPED_LOOK, WINDOW_INITIAL_MAX,
-    WINDOW_SHARE, WRITABLE_MIN,
+    OPEN_HOLD, PING_SILENT, POOL_SHARE, RESET_LINGER, SILENT_AFTER, STOPPED_LOOK,
+    WINDOW_INITIAL_MAX, WINDOW_SHARE, WRITABLE_MIN,
 };
 use crate::settings::{SessionStatus, Settings};
 use crate::wire::{ResetReason, Target, Terms};
@@ -494,29 +493,27 @@ impl Session {
         }
     }
 
-    /// Data has arrived: begins to look if too much is taken.
+    /// Data has arrived: begins to look for stopped readers if too much memory is taken.
     pub(super) fn watch_readers(&mut self, now: Instant) {
         let control = &mut self.flow_control;
-        if control.stopped.look_at.is_none() && control.credit.is_exceeded() {
-            control.stopped.look(&self.flows);
+        if control.stopped.look_at.is_none() && control.credit.is_half_taken() {
+            control.stopped.look(&self.flows, u64::MAX);
             control.stopped.look_at = Some(now + STOPPED_LOOK);
         }
     }
 
-    /// Resets flows whose readers have stopped, while too much is taken.
-    pub(super) fn reset_stopped(&mut self, now: Instant) {
-        if self.flow_control.stopped.look_at.is_none_or(|at| now < at) {
+    /// Resets flows whose readers have stopped, while the others need the memory.
+    fn reset_stopped(&mut self, now: Instant) {
+        let control = &mut self.flow_control;
+        if control.stopped.look_at.is_none_or(|at| now < at) {
             return;
         }
-        for id in self.flow_control.stopped.look(&self.flows) {
-            if !self.flow_control.credit.is_exceeded() {
-                break;
-            }
+        for id in control.stopped.look(&self.flows, self.settings.memory.0 / POOL_SHARE) {
             tracing::debug!(flow = id.0, "resetting a flow that is not read, for its memory");
             self.break_off(now, id, ResetReason::Overload);
         }
-        self.flow_control.stopped = Stopped::default();
-        self.watch_readers(now);
+        let goes_on = self.flow_control.credit.is_half_taken();
+        self.flow_control.stopped.look_at = goes_on.then(|| now + STOPPED_LOOK);
     }
 
     // Timers, and the end of the session.

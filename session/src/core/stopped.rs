@@ -3,67 +3,82 @@
 //! A reader that stops withholds its unread bytes. Ten to forty of them, such as paused videos,
 //! fill the memory of a session, and the other flows get hardly any credit. The sender cannot take
 //! bytes back. So while more than half of the memory is taken
-//! ([`POOL_SHARE`](crate::limits::POOL_SHARE)), the receiver looks at the flows with much unread
-//! data, and at the next look resets those whose readers would need more than six times the time
-//! between the looks for it, first those with the most, until half is left. RFC 6429 permits that
-//! TCP aborts such connections when it lacks resources.
+//! ([`POOL_SHARE`](crate::limits::POOL_SHARE)), the receiver looks at the flows with unread data.
+//! At the next look those have stopped whose readers would need more than six times the time
+//! between the looks for it. If all flows together have more unread data than half of the memory,
+//! it resets stopped ones until they have less: each time one of the user whose stopped flows have
+//! the most. RFC 6429 permits that TCP aborts such connections when it lacks resources.
 //!
-//! Bytes out of order make no flow a candidate: their reader waits for a path.
+//! Bytes out of order are not unread: their reader waits for a path. A flow whose server is not
+//! reached yet has no reader.
 
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use polyrail_model::FlowId;
+use polyrail_model::{FlowId, UserId};
 
 use super::flows::Flows;
-use crate::limits::WINDOW_MIN;
+use crate::limits::FLOOR;
 
-/// The flows with much unread data while more than half of the memory is taken: at most one for
-/// each [`WINDOW_MIN`].
+/// The flows with more unread data than [`FLOOR`] at the last look.
 #[derive(Debug, Default)]
 pub(crate) struct Stopped {
-    /// When to look next.
+    /// When to look next; `None` while less than half of the memory is taken.
     pub look_at: Option<Instant>,
-    /// The numbers that their readers had reached at the last look.
+    /// The numbers that their readers had reached.
     drained: BTreeMap<FlowId, u64>,
 }
 
 impl Stopped {
-    /// Returns the flows whose readers have stopped since the last look, first those with the most
-    /// unread data.
-    pub fn look(&mut self, flows: &Flows) -> Vec<FlowId> {
+    /// Returns the flows to reset so that all together have at most `most` unread bytes, as far as
+    /// flows have stopped since the last look.
+    pub fn look(&mut self, flows: &Flows, most: u64) -> Vec<FlowId> {
         let before = std::mem::take(&mut self.drained);
-        let mut stopped = Vec::new();
-        for flow in flows.iter().filter(|flow| flow.is_callers() && flow.binding().is_none()) {
+        let mut users: BTreeMap<UserId, Vec<(u64, FlowId)>> = BTreeMap::new();
+        let mut unread_all = 0;
+        for flow in flows.iter() {
             let (unread, drained) = (flow.recv.unread(), flow.recv.drained());
-            if unread < WINDOW_MIN {
+            unread_all += unread;
+            if unread <= FLOOR || !flow.dialed || !flow.is_callers() || flow.binding().is_some() {
                 continue;
             }
             if before.get(&flow.id).is_some_and(|before| unread > (drained - before) * LOOKS) {
-                stopped.push((Reverse(unread), flow.id));
+                users.entry(flow.user).or_default().push((unread, flow.id));
             }
             self.drained.insert(flow.id, drained);
         }
-        stopped.sort_unstable();
-        stopped.into_iter().map(|(_, id)| id).collect()
+        users.values_mut().for_each(|flows| flows.sort_unstable());
+        let mut chosen = Vec::new();
+        while unread_all > most {
+            let sum =
+                |flows: &Vec<(u64, FlowId)>| flows.iter().map(|(unread, _)| unread).sum::<u64>();
+            let heaviest = users.values_mut().max_by_key(|flows| sum(flows));
+            let Some((unread, flow)) = heaviest.and_then(Vec::pop) else { break };
+            unread_all -= unread;
+            chosen.push(flow);
+        }
+        chosen
     }
 }
 
-/// A reader that needs so many times the time between two looks has stopped.
+/// A reader that needs more than this many looks for its unread bytes has stopped.
 const LOOKS: u64 = 6;
 
 #[cfg(test)]
 mod tests {
-    use polyrail_model::UserId;
-
     use super::*;
     use crate::flow::{Flow, Run};
 
-    /// Adds a flow with so many unread bytes.
-    fn add(now: Instant, flows: &mut Flows, unread: usize) -> FlowId {
+    fn now() -> Instant {
+        #[allow(clippy::disallowed_methods)] // any time
+        Instant::now()
+    }
+
+    /// Adds a flow of this user with so many unread bytes.
+    fn add(flows: &mut Flows, user: u64, unread: usize) -> FlowId {
         let id = flows.next_id();
-        let mut flow = Flow::new(now, id, UserId(1), true, 0, 1 << 20);
+        let mut flow = Flow::new(now(), id, UserId(user), true, 0, 1 << 20);
+        flow.dialed = true;
         flow.recv.accept(&Run { sequence: 0, open: false, data: &vec![0; unread], fin: false });
         flows.insert(flow);
         id
@@ -71,30 +86,43 @@ mod tests {
 
     #[test]
     fn flows_whose_readers_need_more_than_six_looks_have_stopped() {
-        #[allow(clippy::disallowed_methods)] // any time
-        let now = Instant::now();
         let (mut flows, mut stopped) = (Flows::default(), Stopped::default());
         // Unread bytes at the first look, and those that are read until the second.
-        let cases = [(65_535, 0), (65_536, 0), (200_000, 28_000), (200_000, 29_000), (300_000, 0)];
-        let ids = cases.map(|(unread, _)| add(now, &mut flows, unread));
-        assert!(stopped.look(&flows).is_empty(), "the first look");
+        let cases = [(7_000, 0), (7_001, 0), (200_000, 28_000), (200_000, 29_000), (300_000, 0)];
+        let mut user = 0..;
+        let ids = cases.map(|(unread, _)| add(&mut flows, user.next().unwrap(), unread));
+        assert!(stopped.look(&flows, 0).is_empty(), "the first look");
         for (id, (_, read)) in ids.iter().zip(cases) {
             flows.get_mut(*id).unwrap().recv.consume(read);
         }
-        let late = add(now, &mut flows, 500_000);
-        assert_eq!(stopped.look(&flows), [ids[4], ids[2], ids[1]], "the most unread bytes first");
-        assert_eq!(stopped.look(&flows)[..2], [late, ids[4]], "since the last look");
+        let late = add(&mut flows, 9, 500_000);
+        assert_eq!(stopped.look(&flows, 0), [ids[4], ids[2], ids[1]], "the most first");
+        assert_eq!(stopped.look(&flows, 0)[..2], [late, ids[4]], "since the last look");
     }
 
     #[test]
-    fn bytes_behind_a_gap_are_not_unread() {
-        #[allow(clippy::disallowed_methods)] // any time
-        let now = Instant::now();
+    fn flows_are_reset_until_enough_is_free_first_those_of_the_heaviest_user() {
         let (mut flows, mut stopped) = (Flows::default(), Stopped::default());
-        let id = add(now, &mut flows, 0);
+        let one = add(&mut flows, 1, 500_000);
+        let many: Vec<FlowId> = (0..20).map(|_| add(&mut flows, 2, 60_000)).collect();
+        stopped.look(&flows, 0);
+        // 1.7 MB in all, 1.2 MB of them of the second user.
+        assert!(stopped.look(&flows, 1_700_000).is_empty());
+        assert_eq!(stopped.look(&flows, 1_550_000), [many[19], many[18], many[17]]);
+        let most = stopped.look(&flows, 900_000);
+        assert_eq!((most.len(), most.contains(&one)), (12 + 1, true), "500 KB are left to each");
+        assert_eq!(stopped.look(&flows, 0).len(), 21);
+    }
+
+    #[test]
+    fn bytes_behind_a_gap_or_for_an_unreached_server_are_nobodys() {
+        let (mut flows, mut stopped) = (Flows::default(), Stopped::default());
+        let id = add(&mut flows, 1, 0);
         let recv = &mut flows.get_mut(id).unwrap().recv;
         recv.accept(&Run { sequence: 1, open: false, data: &[0; 200_000], fin: false });
         assert!(recv.held() == 200_000 && recv.unread() == 0);
-        assert!(stopped.look(&flows).is_empty() && stopped.look(&flows).is_empty());
+        let dials = add(&mut flows, 1, 200_000);
+        flows.get_mut(dials).unwrap().dialed = false;
+        assert!(stopped.look(&flows, 0).is_empty() && stopped.look(&flows, 0).is_empty());
     }
 }

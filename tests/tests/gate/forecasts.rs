@@ -8,16 +8,17 @@ use polyrail_sim::linkdb::records::{Campaign, campaign};
 
 use super::TOLERANCE;
 
-/// The committed figures.
+/// The committed figures. Those of goodput are of two trips, and any change of the transport moves
+/// them by up to a third: they show that something changed, not what forecasts are worth.
 const GATE: [(&str, f64); 8] = [
     ("failures correct", 0.8543),
     ("successes correct", 0.8488),
     ("coverage", 0.8368),
     ("alarms true", 0.6500),
-    ("goodput after failures, learned over none", 1.7206),
-    ("the same, learned over an oracle", 1.0619),
-    ("the same with the default chain, learned over none", 1.2350),
-    ("goodput with the default chain, learned over none", 0.9920),
+    ("goodput after failures, learned over none", 1.2017),
+    ("the same, learned over an oracle", 1.1125),
+    ("the same with the default chain, learned over none", 1.2367),
+    ("goodput with the default chain, learned over none", 0.9915),
 ];
 /// The largest share of late forecasts, of the failures with a forecast.
 const LATE_MAX: f64 = 0.02;

@@ -16,7 +16,7 @@ mod rail;
 mod supplement;
 
 pub use rail::{Acked, Knowledge, Rail};
-pub use supplement::{Model, Supplement};
+pub use supplement::{PathModel, Supplement};
 
 /// The size in bytes that windows are rounded to: a full packet of a QUIC tunnel.
 pub(crate) const PACKET: u64 = 1_350;

@@ -33,7 +33,7 @@ pub struct Supplement {
 
 /// What bbr knows of the path.
 #[derive(Clone, Copy, Debug)]
-pub struct Model {
+pub struct PathModel {
     /// The most bandwidth.
     pub rate: Bitrate,
     /// The least round-trip time.
@@ -60,7 +60,7 @@ struct Steadiness {
 
 impl Supplement {
     /// Whether bbr should learn that data is missing although the window has room.
-    pub fn idleness_counts(&mut self, model: &Model, in_flight: u64) -> bool {
+    pub fn idleness_counts(&mut self, model: &PathModel, in_flight: u64) -> bool {
         if !model.in_startup {
             self.filled = false;
             return true;
@@ -71,7 +71,7 @@ impl Supplement {
     }
 
     /// Reads the rate, before each burst; `None`: bbr knows none. A startup resets the rest.
-    pub fn refresh(&mut self, model: Option<&Model>, in_flight: u64) {
+    pub fn refresh(&mut self, model: Option<&PathModel>, in_flight: u64) {
         let Some(model) = model.filter(|model| !model.in_startup) else {
             *self = Self { filled: self.filled, ..Self::default() };
             return;
@@ -188,8 +188,8 @@ mod tests {
     use super::*;
 
     /// 10 Mbit/s and 40 ms: 50,000 bytes.
-    fn model(in_startup: bool) -> Model {
-        Model { rate: Bitrate::from_mbps(10.0), rtt: Duration::from_millis(40), in_startup }
+    fn model(in_startup: bool) -> PathModel {
+        PathModel { rate: Bitrate::from_mbps(10.0), rtt: Duration::from_millis(40), in_startup }
     }
 
     #[test]
@@ -199,7 +199,7 @@ mod tests {
         assert!(!supplement.idleness_counts(&model(true), 62_500), "1.25 products");
         assert!(!supplement.idleness_counts(&model(true), 0), "it was full");
         assert!(supplement.idleness_counts(&model(false), 0), "the startup is over");
-        let unknown = Model { rate: Bitrate::from_bps(0), ..model(true) };
+        let unknown = PathModel { rate: Bitrate::from_bps(0), ..model(true) };
         assert!(supplement.idleness_counts(&unknown, 11_999));
         assert!(!supplement.idleness_counts(&unknown, 12_000));
     }
@@ -230,7 +230,7 @@ mod tests {
         for (kbps, wanted) in [(10_000, 68_750), (1_000, 12_000)] {
             let rate = Bitrate::from_bps(kbps * 1_000);
             supplement.refresh(None, 0);
-            supplement.refresh(Some(&Model { rate, ..model(false) }), 0);
+            supplement.refresh(Some(&PathModel { rate, ..model(false) }), 0);
             for period in 0..=13 {
                 assert_eq!(supplement.bound(), None, "{period}");
                 supplement.on_acked(base + PERIOD * period, acked(kbps, period), 60_000);

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use polyrail_congestion::{Model, Supplement};
+use polyrail_congestion::{PathModel, Supplement};
 use polyrail_model::{Bitrate, Bytes};
 use quiche::{Connection, PathStats};
 
@@ -59,8 +59,8 @@ impl Bbr {
 }
 
 /// What `quiche`'s bbr knows; `None` for other controls.
-fn model(path: &PathStats) -> Option<Model> {
-    Some(Model {
+fn model(path: &PathStats) -> Option<PathModel> {
+    Some(PathModel {
         rate: Bitrate::from_bytes_per_second(path.max_bandwidth?),
         rtt: path.min_rtt.unwrap_or(path.rtt),
         in_startup: path.startup_exit.is_none(),

@@ -28,7 +28,7 @@ mod tests;
 
 use std::time::{Duration, Instant};
 
-use polyrail_congestion::{Model as Known, Supplement};
+use polyrail_congestion::{PathModel, Supplement};
 use polyrail_model::Bitrate;
 
 use super::{Ack, Control, Loss, SEGMENT};
@@ -123,8 +123,8 @@ impl Bbr2 {
         }
     }
 
-    fn known(&self) -> Known {
-        Known {
+    fn path_model(&self) -> PathModel {
+        PathModel {
             rate: Bitrate::from_bps(self.model.bandwidth_most()),
             rtt: self.model.rtt(),
             in_startup: matches!(self.mode, Mode::Startup),
@@ -237,8 +237,8 @@ impl Control for Bbr2 {
     }
 
     fn on_limited(&mut self, in_flight: u64) -> bool {
-        let known = self.known();
-        self.supplement.idleness_counts(&known, in_flight + self.unseen)
+        let path = self.path_model();
+        self.supplement.idleness_counts(&path, in_flight + self.unseen)
     }
 
     fn on_ack(&mut self, ack: &Ack) {
@@ -256,8 +256,8 @@ impl Control for Bbr2 {
         self.set_pace(&event);
         self.set_window(&event);
         self.model.finish(&event);
-        let known = self.known();
-        self.supplement.refresh(Some(&known), ack.in_flight);
+        let path = self.path_model();
+        self.supplement.refresh(Some(&path), ack.in_flight);
     }
 
     /// Nothing apart from what the acknowledgement told.
