@@ -1,5 +1,5 @@
 //! Twenty passengers pause a video each, one after the other: nobody attacks, but their readers
-//! withhold what was in flight.
+//! withhold the bytes that were in flight.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -20,8 +20,8 @@ use crate::world::World;
 
 /// The time of another passenger's small download and the rate of a large one, in pairs.
 pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
-    let pairs = effort.pick(3, 1);
-    for mode in ["quic", "tls"] {
+    let (pairs, modes) = effort.pick((3, &["quic", "tls"][..]), (1, &["tls"]));
+    for &mode in modes {
         let plan = links(20.0).gateway("mode", mode).cloud("mode", mode);
         let pairs = in_world(&plan, move |world| measure(world, pairs))?;
         let small: Vec<f64> = pairs.iter().map(|[quiet, next]| next.small / quiet.small).collect();

@@ -264,7 +264,7 @@ impl Pool {
         self.of_user.get(&user).copied().unwrap_or(0)
     }
 
-    /// The rest of the pool's part of `memory` for this user, who may take `most` of it.
+    /// The rest of the pool's part of `memory` for this user, at most `most` with the user's bytes.
     fn left(&self, memory: u64, most: u64, user: UserId) -> u64 {
         let all = (memory / POOL_SHARE).saturating_sub(self.all);
         most.saturating_sub(self.of(user)).min(all)

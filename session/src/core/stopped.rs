@@ -9,6 +9,9 @@
 //! it resets stopped ones until they have less: each time one of the user whose stopped flows have
 //! the most. RFC 6429 permits that TCP aborts such connections when it lacks resources.
 //!
+//! Senders permit that readers withhold half. So with a lower bound here, other stopped flows would
+//! take the place of each that is reset, again and again.
+//!
 //! Bytes out of order are not unread: their reader waits for a path. A flow whose server is not
 //! reached yet has no reader.
 
@@ -87,7 +90,7 @@ mod tests {
     #[test]
     fn flows_whose_readers_need_more_than_six_looks_have_stopped() {
         let (mut flows, mut stopped) = (Flows::default(), Stopped::default());
-        // Unread bytes at the first look, and those that are read until the second.
+        // Unread bytes at the first look, and the bytes that their readers take until the second.
         let cases = [(7_000, 0), (7_001, 0), (200_000, 28_000), (200_000, 29_000), (300_000, 0)];
         let mut user = 0..;
         let ids = cases.map(|(unread, _)| add(&mut flows, user.next().unwrap(), unread));

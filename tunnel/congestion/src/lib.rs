@@ -2,8 +2,8 @@
 //! packet.
 //!
 //! [`Rail`] is fed with totals of a connection (bytes sent, acknowledged, lost, in flight) and with
-//! round-trip times, and answers with a pacing rate and a window. [`Supplement`] adds to `quiche`'s
-//! bbr what it lacks. The tunnel drives QUIC with either, and the simulator runs the same code.
+//! round-trip times, and answers with a pacing rate and a window. [`Supplement`] completes
+//! `quiche`'s bbr. The tunnel drives QUIC with either, and the simulator runs the same code.
 //! `docs/congestion.md` has their rules and sources.
 //!
 //! They leave loss detection, retransmission and the sending itself to the transport.

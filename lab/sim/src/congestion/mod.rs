@@ -84,7 +84,7 @@ pub trait Control: Debug {
     /// A segment is sent; `in_flight` is without it.
     fn on_sent(&mut self, _now: Instant, _bytes: u64, _in_flight: u64) {}
 
-    /// The application has nothing more to send; whether that counts for the rates of what is in
+    /// The application has nothing more to send; whether that counts for the rates of the bytes in
     /// flight.
     fn on_limited(&mut self, _in_flight: u64) -> bool {
         true
