@@ -77,9 +77,9 @@ struct Busy {
 impl Busy {
     fn new(lines: &[CarrierSpec]) -> Self {
         let mut world = world(lines);
-        begin_download(&mut world, 1, 100_000_000);
+        begin_download(&mut world, 1, 300_000_000);
         let up = world.open(2).unwrap();
-        world.write(up, GATEWAY, 100_000_000);
+        world.write(up, GATEWAY, 300_000_000);
         world.run_for(s(3));
         Self { world, handovers: 0, telemetry: Vec::new() }
     }
@@ -134,25 +134,24 @@ fn handovers_arrive_within_a_round_trip_of_the_working_path_next_to_bulk() {
         let lines = [line("a", 20.0, ms(60)), line("b", 10.0, ms(90))]
             .map(|line| CarrierSpec { stream, ..line });
         let mut round_trips = Vec::new();
-        for (dark, live, blackout) in [(0, "b", Blackout::Hold), (1, "a", Blackout::Drop)] {
-            // Each in a world of its own: held data leaves a round-trip time of seconds behind.
-            for seconds in 5..10 {
-                let mut busy = Busy::new(&lines);
-                busy.world.run_for(s(seconds));
+        for seconds in 5..10 {
+            let mut busy = Busy::new(&lines);
+            busy.world.run_for(s(seconds));
+            for (dark, live, blackout) in [(0, "b", Blackout::Hold), (1, "a", Blackout::Drop)] {
                 busy.world.blackout(dark, Some(blackout));
                 busy.world.run_for(s(3));
                 round_trips.extend((0..8).map(|_| busy.see(live)));
                 busy.world.blackout(dark, None);
-                busy.end();
+                // Held data leaves a round-trip time of seconds behind, and a loss waits for that.
+                busy.world.run_for(s(20));
             }
+            busy.end();
         }
         round_trips.sort_by(f64::total_cmp);
-        let [median, p95, most] = [40, 76, 79].map(|place| round_trips[place]);
+        let (median, most) = (round_trips[40], round_trips[79]);
         println!(
-            "RESULT simulated_handover_received_{name} {median:.2} round trips, {p95:.2} p95, \
-             {most:.2} max"
+            "RESULT simulated_handover_received_{name} {median:.2} round trips, {most:.2} max"
         );
-        // A loss costs another round trip.
-        assert!(median <= 1.0 && p95 <= 1.5 && most <= 3.0, "{name}: {median} {p95} {most}");
+        assert!(median <= 1.0 && most <= 1.5, "{name}: {median} {most}");
     }
 }

@@ -92,15 +92,15 @@ fn stop_many(world: &mut World, users: u64, apart: Duration, taken: u64) {
     world.run_for(s(25));
 }
 
-/// The median of three downloads.
+/// The median of five downloads: how fast the first bytes are read varies by a round trip.
 fn seconds(world: &mut World, user: u64, reader: Reader, bytes: u64) -> f64 {
-    let mut all = [(); 3].map(|()| {
+    let mut all = [(); 5].map(|()| {
         let flow = begin_download(world, user, bytes);
         world.set_reader(flow, GATEWAY, reader);
         world.run_until(s(60), |world| is_downloaded(world, flow)).unwrap().as_secs_f64()
     });
     all.sort_by(f64::total_cmp);
-    all[1]
+    all[2]
 }
 
 const SLOW: Reader = Reader::Slow(30_000, Duration::from_millis(10));
@@ -111,7 +111,7 @@ const BESIDE: [(u64, Reader, u64, f64); 5] = [
     (99, Reader::Quick, 5_000_000, 0.8),
     (99, Reader::Quick, 65_536, 0.5),
     (99, SLOW, 5_000_000, 0.85),
-    (0, Reader::Quick, 5_000_000, 0.8),
+    (0, Reader::Quick, 5_000_000, 0.85),
     (0, SLOW, 5_000_000, 0.85),
 ];
 
