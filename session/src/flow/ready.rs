@@ -10,11 +10,16 @@ use std::collections::VecDeque;
 pub(super) struct Ready(VecDeque<u8>);
 
 impl Ready {
-    pub fn push(&mut self, data: &[u8]) {
-        let (length, more) = (self.0.len(), data.len());
+    /// Makes room for bytes that are pushed at once, in pieces, so that the buffer grows only once.
+    pub fn reserve(&mut self, more: usize) {
+        let length = self.0.len();
         if length + more > self.0.capacity() {
             self.0.reserve_exact(more.max(length / SPARE_PART));
         }
+    }
+
+    pub fn push(&mut self, data: &[u8]) {
+        self.reserve(data.len());
         self.0.extend(data);
     }
 

@@ -173,8 +173,9 @@ impl RecvHalf {
     /// Moves bytes from `stored` on that have become contiguous to the reader.
     fn promote(&mut self, stored: u64) {
         let end = self.fin.map_or(self.cumulative, |fin| fin.min(self.cumulative));
-        let ready = &mut self.ready;
-        self.ahead.take(stored..end.max(stored), |bytes| ready.push(bytes));
+        let (ready, end) = (&mut self.ready, end.max(stored));
+        ready.reserve((end - stored) as usize);
+        self.ahead.take(stored..end, |bytes| ready.push(bytes));
     }
 
     /// The unread bytes.
