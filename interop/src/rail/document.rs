@@ -281,6 +281,7 @@ pub fn name_of(workload: Workload) -> &'static str {
         Workload::QuicDownloads => "quic-downloads",
         Workload::QuicBulk => "quic-bulk",
         Workload::Requests => "requests",
+        Workload::Train => "train",
     }
 }
 

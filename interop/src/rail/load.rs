@@ -6,7 +6,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -21,7 +21,7 @@ use super::flow::{
 use super::stage::{Door, Port, Stage};
 use super::{quic, requests};
 
-/// Users who send messages; the one after them has the transfers.
+/// Users who send messages.
 pub(super) const USERS: usize = Message::USERS;
 
 /// How long before their first message users connect.
@@ -204,9 +204,16 @@ fn receive(
 }
 
 impl Transfers {
-    /// One after the other.
+    /// Each at its time, in threads of their own.
     fn perform(&self, door: &Door) -> Result<Vec<Transferred>> {
-        self.list.iter().enumerate().map(|(number, one)| self.transfer(door, number, one)).collect()
+        std::thread::scope(|scope| {
+            let begin = |(number, one)| scope.spawn(move || self.transfer(door, number, one));
+            let threads: Vec<_> = self.list.iter().enumerate().map(begin).collect();
+            let join = |thread: ScopedJoinHandle<'_, _>| {
+                thread.join().map_err(|_| anyhow!("the thread of a transfer panicked"))?
+            };
+            threads.into_iter().map(join).collect()
+        })
     }
 
     fn transfer(&self, door: &Door, number: usize, transfer: &Transfer) -> Result<Transferred> {
@@ -218,11 +225,11 @@ impl Transfers {
         let kind = if transfer.up { Kind::Upload } else { Kind::Download };
         let request = Request { kind, number: number as u64, bytes: transfer.bytes };
         let outcome = match self.workload.is_quic() {
-            true => door.udp(USERS, number, Port::Quic).and_then(|socket| {
+            true => door.udp(transfer.user, number, Port::Quic).and_then(|socket| {
                 let packet = packet_of(self.workload);
                 quic::download(&socket, packet, &request, deadline, &self.content, &progress)
             }),
-            false => perform(door, &request, deadline, &self.content, &progress),
+            false => perform(door, transfer.user, &request, deadline, &self.content, &progress),
         };
         let ended = Instant::now().min(deadline);
         let finished = outcome.is_ok();
@@ -252,12 +259,13 @@ fn packet_of(workload: Workload) -> usize {
 /// unfinished.
 fn perform(
     door: &Door,
+    user: usize,
     request: &Request,
     deadline: Instant,
     content: &Content,
     progress: &Progress,
 ) -> Result<()> {
-    let stream = door.connect(USERS, request.number as usize, left(deadline)?)?;
+    let stream = door.connect(user, request.number as usize, left(deadline)?)?;
     // A user who gives up resets the flow, so that the carriers are free for the next one.
     SockRef::from(&stream).set_linger(Some(Duration::ZERO))?;
     let stream = &Limited { stream: &stream, deadline };

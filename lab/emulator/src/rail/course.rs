@@ -51,11 +51,15 @@ pub enum Workload {
     QuicBulk,
     /// Messages as in `Messages`, each in a UDP datagram from a new port.
     Requests,
+    /// Downloads of 20 users, several at a time: 30 KB to 4 MB at random moments.
+    Train,
 }
 
 /// A planned transfer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Transfer {
+    /// The user, from 0.
+    pub user: usize,
     /// When the user connects, counted from the trip's beginning.
     pub at: Duration,
     /// When the user gives up.
@@ -149,8 +153,9 @@ impl Course {
             Workload::QuicDownloads => self.in_slots(&DOWNLOADS[2..], false),
             Workload::Bulk | Workload::MessagesBulk | Workload::CallBulk | Workload::QuicBulk => {
                 let until = self.bulk_end();
-                vec![Transfer { at: BEGIN, until, bytes: u64::MAX, up: false }]
+                vec![Transfer { user: ALONE, at: BEGIN, until, bytes: u64::MAX, up: false }]
             }
+            Workload::Train => self.at_random(),
             Workload::Messages | Workload::Requests => Vec::new(),
         }
     }
@@ -183,9 +188,28 @@ impl Course {
                     return list;
                 }
                 let begin = at + WITHIN.mul_f64(dice.unit());
-                list.push(Transfer { at: begin, until: end - GAP, bytes: slot.bytes, up });
+                let (bytes, until) = (slot.bytes, end - GAP);
+                list.push(Transfer { user: ALONE, at: begin, until, bytes, up });
                 at = end;
             }
+        }
+    }
+
+    /// Downloads whose sizes and moments do not depend on one another.
+    fn at_random(&self) -> Vec<Transfer> {
+        let mut dice = Dice::labelled(self.seed, OBJECTS);
+        let (mut list, mut at) = (Vec::new(), BEGIN);
+        loop {
+            at += OBJECT_INTERVAL.mul_f64(-(1.0 - dice.unit()).ln());
+            let until = at + OBJECT_PATIENCE;
+            if until > self.length() - END {
+                return list;
+            }
+            let draw = dice.unit();
+            let size = OBJECT_SIZES.partition_point(|(share, _)| *share <= draw);
+            let bytes = OBJECT_SIZES[size].1;
+            let user = list.len() % Message::USERS;
+            list.push(Transfer { user, at, until, bytes, up: false });
         }
     }
 
@@ -297,6 +321,15 @@ const UPLOADS: [Slot; 2] = [
     Slot { bytes: 256_000, length: Duration::from_secs(5) },
     Slot { bytes: 1_000_000, length: Duration::from_secs(8) },
 ];
+/// Shares of the objects that are not larger, and their bytes: on average 322 KB.
+const OBJECT_SIZES: [(f64, u64); 4] =
+    [(0.6, 30_000), (0.85, 256_000), (0.97, 1_000_000), (1.0, 4_000_000)];
+/// The mean interval of all objects together: 7.7 Mbit/s, which fills slow stretches.
+const OBJECT_INTERVAL: Duration = Duration::from_millis(333);
+/// A user gives up after this time.
+const OBJECT_PATIENCE: Duration = Duration::from_secs(24);
+/// The user of all transfers of a workload with one at a time. Others send messages.
+const ALONE: usize = Message::USERS;
 /// The first transfer begins, after daemons and telemetry have started.
 const BEGIN: Duration = Duration::from_secs(10);
 const BULK: Duration = Duration::from_secs(100);
@@ -320,6 +353,7 @@ const TRIP: u64 = 1_000;
 /// Keep draws for transfers and for messages apart from others of the seed.
 const SLOTS: u64 = 0x510;
 const MESSAGES: u64 = 0x6e5;
+const OBJECTS: u64 = 0x0b7;
 
 #[cfg(test)]
 mod tests {
@@ -351,6 +385,11 @@ mod tests {
         assert!(COURSE.messages(Workload::Downloads).is_empty());
         let quic = COURSE.transfers(Workload::QuicDownloads);
         assert!(quic.len() >= 11 && quic.iter().all(|one| one.bytes == 4_000_000));
+        let train = COURSE.transfers(Workload::Train);
+        assert!((220..360).contains(&train.len()), "{}", train.len());
+        let bytes: u64 = train.iter().map(|one| one.bytes).sum();
+        assert!((200_000..450_000).contains(&(bytes / train.len() as u64)), "{bytes}");
+        assert!(train.iter().all(|one| one.user < Message::USERS && one.until < COURSE.length()));
         let call = COURSE.call(Workload::CallBulk).unwrap();
         assert_eq!((call.packets, COURSE.call(Workload::Bulk)), (5_000, None));
     }

@@ -247,6 +247,7 @@ mod tests {
             (Workload::Downloads, "auto"),
             (Workload::Uploads, "tls/hsrsch"),
             (Workload::MessagesBulk, "tls"),
+            (Workload::Train, "quic"),
         ] {
             let runs = read(Path::new("x"), line(VERSION, workload).as_bytes()).unwrap();
             let run = &runs[0];

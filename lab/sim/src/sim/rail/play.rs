@@ -172,7 +172,7 @@ struct Load {
 
 impl Load {
     fn new(plan: Transfer) -> Self {
-        let Transfer { at, until, bytes, up } = plan;
+        let Transfer { at, until, bytes, up, .. } = plan;
         let (at_s, took_s) = (at.as_secs_f64(), (until - at).as_secs_f64());
         let (received, finished, progress) = (0, false, Vec::new());
         let result = Transferred { at_s, bytes, up, received, took_s, finished, progress };
@@ -181,7 +181,7 @@ impl Load {
 
     fn begin(&mut self, world: &mut World) {
         // A flow that the session refuses receives nothing.
-        self.flow = world.open_with(USER, Dial::Stands(DIAL), false).ok();
+        self.flow = world.open_with(self.plan.user as u64 + 1, Dial::Stands(DIAL), false).ok();
         let (Some(flow), Transfer { bytes, up, .. }) = (self.flow, self.plan) else { return };
         if up {
             world.write(flow, Side::Gateway, bytes);
@@ -224,8 +224,6 @@ impl Load {
     }
 }
 
-/// The user of transfers; those of messages are numbered from 1.
-const USER: u64 = Message::USERS as u64 + 1;
 /// The time that a server next to the cloud takes to answer a connection.
 const DIAL: Duration = Duration::from_millis(1);
 const ENDLESS: u64 = 1 << 40;
