@@ -168,7 +168,7 @@ fn offer(per_min: f64, length: Duration, seed: u64) -> Result<Outcome> {
     let began = Instant::now();
     let mut due = 0.0;
     loop {
-        due -= (1.0 - dice.unit()).ln() * 60.0 / per_min;
+        due += dice.pause(Duration::from_secs_f64(60.0 / per_min)).as_secs_f64();
         if due > length.as_secs_f64() {
             break;
         }

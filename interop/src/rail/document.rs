@@ -47,10 +47,11 @@ impl Summary {
         let course = self.trips.first();
         let (speed, failures, seconds) =
             course.map_or((0, 0.0, 0), |it| (it.speed_kmh, it.failures, it.seconds));
+        let carriers = course.map_or(0, |it| it.carriers);
         let name = name_of(self.workload);
         let mut lines = vec![
             format!("# Rail bench: {name}, {speed} km/h, {failures} % of handovers fail\n"),
-            format!("- Trips: {} of {seconds} s", self.trips.len()),
+            format!("- Trips: {} of {seconds} s over {carriers} carriers", self.trips.len()),
         ];
         let seeds: Vec<String> = self.trips.iter().map(|trip| trip.seed.to_string()).collect();
         let seeds: Vec<String> = seeds.chunks(SEEDS_A_LINE).map(|part| part.join(", ")).collect();
@@ -330,7 +331,7 @@ mod tests {
         }
         for part in [
             "# Rail bench: downloads, 300 km/h, 6 % of handovers fail\n",
-            "- Trips: 14 of 60 s\n",
+            "- Trips: 14 of 60 s over 2 carriers\n",
             "  - tls on seed 50003, repeat 0: processors were busy\n",
             "| contender | 256 KB | 1 MB | 4 MB |\n|---|---:|---:|---:|\n| `tls` | 4.00 | 4.00 |",
             "### Goodput over that of `tls`\n\n| contender | trips | 256 KB | 1 MB | 4 MB | all |",

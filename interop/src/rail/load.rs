@@ -3,10 +3,11 @@
 //! A flow begins with a request of [`Request::BYTES`]. A flow that breaks or takes too long is
 //! unfinished.
 
+use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{JoinHandle, ScopedJoinHandle};
+use std::thread::{Builder, JoinHandle, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -47,10 +48,10 @@ pub(super) struct Outcome {
     pub(super) call: Option<CallRun>,
 }
 
-/// The uploads, which the server counts.
-type Uploads = Arc<Mutex<Vec<Arc<Progress>>>>;
+/// The uploads by number; the server counts their bytes.
+type Uploads = Arc<Mutex<BTreeMap<u64, Arc<Progress>>>>;
 
-/// The transfers' part of a course, for one user.
+/// The transfers' part of a course.
 struct Transfers {
     workload: Workload,
     epoch: Instant,
@@ -158,8 +159,9 @@ fn answer(mut stream: &TcpStream, content: &Content, uploads: &Uploads) -> Resul
             }
         }
         Kind::Upload => {
-            let begun = |list: &Vec<Arc<Progress>>| list.get(request.number as usize).cloned();
-            let progress = begun(&uploads.lock().unwrap_or_else(PoisonError::into_inner));
+            let begun = uploads.lock().unwrap_or_else(PoisonError::into_inner);
+            let progress = begun.get(&request.number).cloned();
+            drop(begun);
             let progress = progress.context("an upload that nobody began")?;
             receive(stream, &request, content, &progress)?;
             stream.write_all(&[THANKS])?;
@@ -207,12 +209,16 @@ impl Transfers {
     /// Each at its time, in threads of their own.
     fn perform(&self, door: &Door) -> Result<Vec<Transferred>> {
         std::thread::scope(|scope| {
-            let begin = |(number, one)| scope.spawn(move || self.transfer(door, number, one));
-            let threads: Vec<_> = self.list.iter().enumerate().map(begin).collect();
-            let join = |thread: ScopedJoinHandle<'_, _>| {
-                thread.join().map_err(|_| anyhow!("the thread of a transfer panicked"))?
+            let begin = |(number, one)| {
+                Builder::new().spawn_scoped(scope, move || self.transfer(door, number, one))
             };
-            threads.into_iter().map(join).collect()
+            let threads: Vec<_> = self.list.iter().enumerate().map(begin).collect();
+            let join = |thread: std::io::Result<ScopedJoinHandle<'_, _>>| {
+                thread?.join().map_err(|_| anyhow!("the thread of a transfer panicked"))?
+            };
+            // All of them are joined before the first error ends the run.
+            let outcomes: Vec<Result<Transferred>> = threads.into_iter().map(join).collect();
+            outcomes.into_iter().collect()
         })
     }
 
@@ -220,7 +226,8 @@ impl Transfers {
         sleep_until(self.epoch + transfer.at);
         let (progress, deadline) = (Progress::new(), self.epoch + transfer.until);
         if transfer.up {
-            self.uploads.lock().unwrap_or_else(PoisonError::into_inner).push(progress.clone());
+            let mut uploads = self.uploads.lock().unwrap_or_else(PoisonError::into_inner);
+            uploads.insert(number as u64, progress.clone());
         }
         let kind = if transfer.up { Kind::Upload } else { Kind::Download };
         let request = Request { kind, number: number as u64, bytes: transfer.bytes };

@@ -53,6 +53,13 @@ pub struct Options {
     /// The percentage of handovers that fail at 300 km/h
     #[arg(long, default_value_t = 6.0)]
     failures: f64,
+    /// The number of carriers, from 1 to 8
+    #[arg(
+        long,
+        default_value_t = Course::CARRIERS,
+        value_parser = clap::value_parser!(u8).range(1..=8)
+    )]
+    carriers: u8,
     /// The minimum number of trips
     #[arg(long, default_value_t = 10)]
     trips: u64,
@@ -269,6 +276,7 @@ impl Bench<'_> {
             "workload": self.options.workload,
             "speed_kmh": self.options.speed,
             "failures": self.options.failures,
+            "carriers": self.options.carriers,
             "seeds": seeds,
             "starved": summary.starved,
             "figures": report.figures(),
@@ -302,6 +310,7 @@ impl Options {
             failures: self.failures,
             seed: first + number,
             seconds: if self.smoke { SMOKE_SECONDS } else { SECONDS },
+            carriers: self.carriers,
         }
     }
 
@@ -310,7 +319,11 @@ impl Options {
         let workload = document::name_of(self.workload);
         let held = if self.held_back { "-held-back" } else { "" };
         let smoke = if self.smoke { "-smoke" } else { "" };
-        format!("{workload}-{}-{}{held}{smoke}", self.speed, self.failures)
+        let carriers = match self.carriers {
+            Course::CARRIERS => String::new(),
+            number => format!("-{number}-carriers"),
+        };
+        format!("{workload}-{}-{}{carriers}{held}{smoke}", self.speed, self.failures)
     }
 }
 

@@ -55,6 +55,8 @@ pub(super) struct Door {
     contender: Contender,
     client: Namespace,
     server: IpAddr,
+    /// The number of carriers.
+    carriers: usize,
 }
 
 impl Stage {
@@ -122,7 +124,8 @@ impl Stage {
             Network::Kernel { lab, .. } => (&lab.gateway, CLOUD),
         };
         let server = server.at(Family::V4, 0).ip();
-        let door = Door { contender: contender.clone(), client: client.clone(), server };
+        let (contender, carriers) = (contender.clone(), trip.carriers.len());
+        let door = Door { contender, client: client.clone(), server, carriers };
         Ok(Stage { network, door })
     }
 
@@ -236,7 +239,7 @@ impl Door {
         match self.contender {
             Contender::Polyrail { .. } => addresses::user(FIRST_USER + user as u8),
             // MPTCP's first subflow uses each carrier in turn.
-            Contender::RoundRobin | Contender::Mptcp(_) => carrier_address(flow % 2),
+            Contender::RoundRobin | Contender::Mptcp(_) => carrier_address(flow % self.carriers),
             Contender::Single(_) | Contender::Ideal => carrier_address(0),
         }
     }

@@ -102,10 +102,13 @@ impl Summary {
     /// There are no runs, they differ in these, or a run does not follow the plan of its trip.
     pub fn of(runs: &[Run]) -> Result<Self> {
         let first = runs.first().context("there are no runs")?;
-        let group = |run: &Run| (run.workload, run.course.speed_kmh, run.course.failures.to_bits());
+        let group = |run: &Run| {
+            let Course { speed_kmh, failures, carriers, .. } = run.course;
+            (run.workload, speed_kmh, failures.to_bits(), carriers)
+        };
         ensure!(
             runs.iter().all(|run| group(run) == group(first)),
-            "runs differ in workload, speed or failure rate"
+            "runs differ in workload, speed, failure rate or carriers"
         );
         let trips = distinct(runs.iter().map(|run| run.course));
         let plans: Vec<Plan> = trips.iter().map(|trip| Plan::of(*trip, first.workload)).collect();
@@ -139,7 +142,9 @@ impl Summary {
             let mut contender = ContenderFigures::of(name, &by_trip, summary.sizes.len());
             let runs: Vec<_> = by_trip.iter().map(|trip| trip.runs.clone()).collect();
             contender.calls = CallFigures::of(&runs, &summary.call_bound);
-            for (played, carriers) in by_trip.iter().zip(&carriers) {
+            // Next to others, a transfer's carriers carry theirs, too.
+            let apart = summary.workload != Workload::Train;
+            for (played, carriers) in by_trip.iter().zip(&carriers).filter(|_| apart) {
                 played.runs.iter().for_each(|run| contender.bins.add(run, carriers));
             }
             summary.contenders.push(contender);

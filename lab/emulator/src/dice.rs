@@ -51,6 +51,11 @@ impl Dice {
         ((low + (high - low) * self.unit()).exp() as u64).clamp(from, to)
     }
 
+    /// A random time until the next of events that do not depend on one another.
+    pub fn pause(&mut self, mean: Duration) -> Duration {
+        mean.mul_f64(-(1.0 - self.unit()).ln())
+    }
+
     /// A number of the standard normal distribution (Box and Muller).
     pub fn normal(&mut self) -> f64 {
         let radius = (-2.0 * (1.0 - self.unit()).ln()).sqrt();

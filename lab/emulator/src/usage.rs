@@ -225,7 +225,7 @@ mod tests {
         let samples = (0..=1_000).map(sample).collect();
         Run {
             version: VERSION,
-            course: Course { speed_kmh: 300, failures: 6.0, seed: 1, seconds: 120 },
+            course: Course { speed_kmh: 300, failures: 6.0, seed: 1, seconds: 120, carriers: 2 },
             workload: Workload::Downloads,
             contender: contender.to_owned(),
             repeat: 0,

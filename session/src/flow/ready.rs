@@ -65,6 +65,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn pieces_with_room_reserved_do_not_move_the_buffer() {
+        let mut ready = Ready::default();
+        ready.push(&[7; 1_200]);
+        ready.reserve(50 * 1_024);
+        let capacity = ready.0.capacity();
+        for _ in 0..50 {
+            ready.push(&[7; 1_024]);
+            assert_eq!(ready.0.capacity(), capacity);
+        }
+        assert!(capacity <= ready.len() + ready.len() / 8, "{capacity}");
+        ready.reserve(0);
+        assert_eq!(ready.0.capacity(), capacity);
+    }
+
+    #[test]
     fn buffer_allocates_at_most_nine_eighths_of_its_bytes() {
         let (mut ready, mut seed) = (Ready::default(), 1_u64);
         let (mut moved, mut passed) = (0, 0);

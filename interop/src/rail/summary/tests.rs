@@ -6,7 +6,7 @@ use super::*;
 
 /// A short trip, which has at least one download of each size.
 pub(in crate::rail) const COURSE: Course =
-    Course { speed_kmh: 300, failures: 6.0, seed: 7, seconds: 60 };
+    Course { speed_kmh: 300, failures: 6.0, seed: 7, seconds: 60, carriers: 2 };
 
 /// A finished download.
 pub(in crate::rail) fn transfer(at_s: f64, bytes: u64, took_s: f64) -> Transferred {

@@ -26,6 +26,13 @@ pub struct Course {
     pub seed: u64,
     /// The length of the trip in seconds.
     pub seconds: u64,
+    /// The number of carriers, from 1 to 8. Older records have two.
+    #[serde(default = "both")]
+    pub carriers: u8,
+}
+
+fn both() -> u8 {
+    Course::CARRIERS
 }
 
 /// The load of a trip.
@@ -101,15 +108,17 @@ pub struct Bound {
 impl Course {
     /// The first seed that is never tuned on.
     pub const HELD_BACK: u64 = 50_000;
+    /// The usual number of carriers: POLYCORN's A and B.
+    pub const CARRIERS: u8 = 2;
 
-    /// Its track, over two carriers.
+    /// Its track.
     ///
     /// # Errors
     /// There are no figures for trains of this speed.
     pub fn route(&self) -> Result<Route, super::SpeedError> {
         let speed: Speed = self.speed_kmh.to_string().parse()?;
         let metres = START + speed.metres_per_second() * self.seconds as f64 + BEYOND;
-        let carriers = [CarrierProfile::A, CarrierProfile::B];
+        let carriers = CarrierProfile::mix(self.carriers.into());
         Ok(Route::new(self.seed, speed, metres, &carriers).with_failures(self.failures / GENERATED))
     }
 
@@ -200,7 +209,7 @@ impl Course {
         let mut dice = Dice::labelled(self.seed, OBJECTS);
         let (mut list, mut at) = (Vec::new(), BEGIN);
         loop {
-            at += OBJECT_INTERVAL.mul_f64(-(1.0 - dice.unit()).ln());
+            at += dice.pause(OBJECT_INTERVAL);
             let until = at + OBJECT_PATIENCE;
             if until > self.length() - END {
                 return list;
@@ -223,7 +232,7 @@ impl Course {
             let mut dice = Dice::labelled(self.seed, MESSAGES + user as u64);
             let mut at = BEGIN;
             loop {
-                at += INTERVAL.mul_f64(-(1.0 - dice.unit()).ln());
+                at += dice.pause(INTERVAL);
                 if at > self.length() - LAST_MESSAGE {
                     break;
                 }
@@ -324,11 +333,11 @@ const UPLOADS: [Slot; 2] = [
 /// Shares of the objects that are not larger, and their bytes: on average 322 KB.
 const OBJECT_SIZES: [(f64, u64); 4] =
     [(0.6, 30_000), (0.85, 256_000), (0.97, 1_000_000), (1.0, 4_000_000)];
-/// The mean interval of all objects together: 7.7 Mbit/s, which fills slow stretches.
+/// The mean interval of all objects together: 7.7 Mbit/s, a third of what the carriers carry.
 const OBJECT_INTERVAL: Duration = Duration::from_millis(333);
 /// A user gives up after this time.
 const OBJECT_PATIENCE: Duration = Duration::from_secs(24);
-/// The user of all transfers of a workload with one at a time. Others send messages.
+/// The user of transfers that come one at a time; users with smaller numbers send messages.
 const ALONE: usize = Message::USERS;
 /// The first transfer begins, after daemons and telemetry have started.
 const BEGIN: Duration = Duration::from_secs(10);
@@ -360,7 +369,8 @@ mod tests {
     use super::*;
     use crate::rail::fluids;
 
-    const COURSE: Course = Course { speed_kmh: 300, failures: 6.0, seed: 7, seconds: 120 };
+    const COURSE: Course =
+        Course { speed_kmh: 300, failures: 6.0, seed: 7, seconds: 120, carriers: 2 };
 
     #[test]
     fn transfers_fit_into_the_trip_one_after_the_other() {
@@ -385,13 +395,35 @@ mod tests {
         assert!(COURSE.messages(Workload::Downloads).is_empty());
         let quic = COURSE.transfers(Workload::QuicDownloads);
         assert!(quic.len() >= 11 && quic.iter().all(|one| one.bytes == 4_000_000));
-        let train = COURSE.transfers(Workload::Train);
-        assert!((220..360).contains(&train.len()), "{}", train.len());
-        let bytes: u64 = train.iter().map(|one| one.bytes).sum();
-        assert!((200_000..450_000).contains(&(bytes / train.len() as u64)), "{bytes}");
-        assert!(train.iter().all(|one| one.user < Message::USERS && one.until < COURSE.length()));
         let call = COURSE.call(Workload::CallBulk).unwrap();
         assert_eq!((call.packets, COURSE.call(Workload::Bulk)), (5_000, None));
+    }
+
+    #[test]
+    fn objects_of_twenty_users_begin_at_random_and_overlap() {
+        let (mut count, mut by_size) = (0, std::collections::BTreeMap::new());
+        for seed in 0..20 {
+            let course = Course { seed, ..COURSE };
+            let list = course.transfers(Workload::Train);
+            assert_eq!(list, course.transfers(Workload::Train), "one seed, one plan");
+            assert!(list.is_sorted_by_key(|one| one.at));
+            assert!(list.windows(2).any(|pair| pair[0].until > pair[1].at));
+            for (number, one) in list.iter().enumerate() {
+                assert_eq!((one.user, one.up), (number % Message::USERS, false));
+                assert!(one.until < COURSE.length());
+                *by_size.entry(one.bytes).or_insert(0.0) += 1.0;
+            }
+            count += list.len();
+        }
+        // 85 s of each trip, three a second.
+        assert!((4_800..5_400).contains(&count), "{count}");
+        let shares: Vec<(u64, f64)> =
+            by_size.into_iter().map(|(bytes, number)| (bytes, number / count as f64)).collect();
+        let wanted = [(30_000, 0.6), (256_000, 0.25), (1_000_000, 0.12), (4_000_000, 0.03)];
+        assert_eq!(shares.len(), wanted.len());
+        for ((bytes, share), (size, wanted)) in shares.into_iter().zip(wanted) {
+            assert!(bytes == size && (share - wanted).abs() < 0.02, "{bytes}: {share}");
+        }
     }
 
     #[test]

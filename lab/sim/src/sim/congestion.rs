@@ -35,6 +35,13 @@ pub struct Options {
     /// The percentage of handovers that fail.
     #[arg(long, default_value_t = 6.0)]
     failures: f64,
+    /// The number of carriers, from 1 to 8.
+    #[arg(
+        long,
+        default_value_t = Course::CARRIERS,
+        value_parser = clap::value_parser!(u8).range(1..=8)
+    )]
+    carriers: u8,
     /// The load.
     #[arg(long, value_enum, default_value = "downloads")]
     workload: Workload,
@@ -63,6 +70,7 @@ pub fn command(options: &Options) -> Result<()> {
         failures: options.failures,
         seed,
         seconds: options.seconds,
+        carriers: options.carriers,
     };
     let courses: Vec<Course> = (options.from..).take(options.trips as usize).map(course).collect();
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -137,7 +145,8 @@ impl Sum {
         contestant: &Contestant,
         played: &Played,
     ) -> Result<()> {
-        let trip = course.trip(&course.route()?)?;
+        let route = course.route()?;
+        let trip = course.trip(&route)?;
         let fluids = fluids(&trip);
         let mut payload = [0; 2];
         for (plan, seen) in course.transfers(workload).iter().zip(&played.transfers) {
@@ -180,7 +189,8 @@ impl Sum {
             machine: Machine::default(),
             starved: None,
         };
-        self.bins.add(&run, &Links::of(&trip, &["a", "b"])?);
+        let names: Vec<&str> = route.carriers.iter().map(|carrier| carrier.name).collect();
+        self.bins.add(&run, &Links::of(&trip, &names)?);
         Ok(())
     }
 

@@ -44,7 +44,7 @@ pub fn schedule(trip: &Trip, users: usize) -> Vec<(Duration, usize)> {
         let mut dice = Dice::new(trip.seed ^ (user as u64 + 1).rotate_left(40));
         let mut at = START + WARM_UP;
         for _ in 0..MESSAGES {
-            at += INTERVAL.mul_f64(-(1.0 - dice.unit()).ln());
+            at += dice.pause(INTERVAL);
             list.extend((at < last).then_some((at, user)));
         }
     }

@@ -210,7 +210,8 @@ mod tests {
 
     use super::*;
 
-    const COURSE: Course = Course { speed_kmh: 300, failures: 6.0, seed: 7, seconds: 40 };
+    const COURSE: Course =
+        Course { speed_kmh: 300, failures: 6.0, seed: 7, seconds: 40, carriers: 2 };
 
     fn line(version: u32, workload: Workload) -> String {
         let transferred = |plan: polyrail_emulator::rail::Transfer| Transferred {

@@ -87,7 +87,8 @@ impl Options {
     /// Trips of carriers A and B at this speed, with the published rate of failures.
     fn trips(&self, speed_kmh: u32, seconds: u64, default: u64) -> Result<Vec<Trip>> {
         let trip = |seed| {
-            let course = Course { speed_kmh, failures: FAILURES, seed, seconds };
+            let course =
+                Course { speed_kmh, failures: FAILURES, seed, seconds, carriers: Course::CARRIERS };
             Ok(Trip { seed, ..course.trip(&course.route()?)? })
         };
         (self.from..).take(self.trips.unwrap_or(default) as usize).map(trip).collect()

@@ -71,7 +71,13 @@ pub(super) fn study(options: &Options, report: &mut Report) -> Result<()> {
     let count = options.trips.unwrap_or(TRIPS);
     // The queues of the first half drain in the second one.
     let seconds = 2 * options.seconds.unwrap_or(SECONDS);
-    let course = |seed| Course { speed_kmh: 300, failures: super::FAILURES, seed, seconds };
+    let course = |seed| Course {
+        speed_kmh: 300,
+        failures: super::FAILURES,
+        seed,
+        seconds,
+        carriers: Course::CARRIERS,
+    };
     let line = |seed| Line::draw(course(seed), options.smoke);
     let lines = (options.from..).take(count as usize).map(line).collect::<Result<Vec<_>>>()?;
     predictors(&lines, report);
