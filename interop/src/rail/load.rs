@@ -22,9 +22,6 @@ use super::flow::{
 use super::stage::{Door, Port, Stage};
 use super::{quic, requests};
 
-/// Users who send messages.
-pub(super) const USERS: usize = Message::USERS;
-
 /// How long before their first message users connect.
 const EARLY: Duration = Duration::from_millis(500);
 /// How long the server waits for bytes, or for room to write some.
@@ -86,7 +83,7 @@ impl Load {
             .transpose()?;
         let call = course.call(workload).map(|call| Calling::start(stage, 0, call)).transpose()?;
         let end = epoch + course.length();
-        let chats = (0..if plan.is_empty() { 0 } else { USERS }).map(|user| {
+        let chats = (0..if plan.is_empty() { 0 } else { Message::USERS }).map(|user| {
             let own = plan.iter().filter(|message| message.user == user);
             let times: Vec<Duration> = own.map(|message| message.at).collect();
             let door = stage.door.clone();

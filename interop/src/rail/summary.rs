@@ -142,9 +142,7 @@ impl Summary {
             let mut contender = ContenderFigures::of(name, &by_trip, summary.sizes.len());
             let runs: Vec<_> = by_trip.iter().map(|trip| trip.runs.clone()).collect();
             contender.calls = CallFigures::of(&runs, &summary.call_bound);
-            // Next to others, a transfer's carriers carry theirs, too.
-            let apart = summary.workload != Workload::Train;
-            for (played, carriers) in by_trip.iter().zip(&carriers).filter(|_| apart) {
+            for (played, carriers) in by_trip.iter().zip(&carriers) {
                 played.runs.iter().for_each(|run| contender.bins.add(run, carriers));
             }
             summary.contenders.push(contender);
@@ -161,7 +159,7 @@ impl Summary {
             for course in &self.trips {
                 let route = course.route()?;
                 let trip = course.trip(&route)?;
-                let names = route.carriers.iter().map(|carrier| carrier.name);
+                let names = route.names().into_iter();
                 let handovers = names.zip(&trip.carriers).flat_map(|(name, carrier)| {
                     let failed = |one: &&Handover| one.outcome != HandoverResult::Success;
                     let failed = carrier.handovers.iter().filter(failed);
@@ -217,8 +215,7 @@ impl Summary {
         self.message_bound.push(plan.messages.iter().map(of_message).collect());
         let call = plan.course.call(self.workload);
         self.call_bound.push(fluids.each_ref().map(|way| call.map_or(vec![], |it| it.bound(way))));
-        let names: Vec<&str> = route.carriers.iter().map(|carrier| carrier.name).collect();
-        Ok(Carriers::of(&trip, &names)?)
+        Ok(Carriers::of(&trip, &route.names())?)
     }
 
     /// Pairs two measures of the transfers.

@@ -20,7 +20,7 @@ use polyrail_emulator::usage::{Capacity, interpolated};
 pub fn svg(course: &Course, runs: &[&Run]) -> Result<String> {
     let route = course.route()?;
     let trip = course.trip(&route)?;
-    let names: Vec<&str> = route.carriers.iter().map(|carrier| carrier.name).collect();
+    let names = route.names();
     let mut rows: Vec<&Run> = Vec::new();
     for run in runs {
         if rows.iter().all(|row| row.contender != run.contender) {

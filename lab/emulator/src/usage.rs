@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::link::{LinkSpec, Rate, Schedule, ScheduleError};
-use crate::rail::{CarrierTrip, Trip, aggregated};
+use crate::rail::{CarrierTrip, Trip, Workload, aggregated};
 use crate::record::{CarrierSample, Run, Transferred};
 use crate::statistics::mean;
 
@@ -110,9 +110,13 @@ impl Capacity {
     }
 }
 
-/// The context and the share of each download and carrier.
+/// The context and the share of each download and carrier; none if downloads overlap, because a
+/// carrier's bytes are then of several.
 fn shares(run: &Run, carriers: &Carriers) -> Vec<(f64, f64)> {
     let mut list = Vec::new();
+    if run.workload == Workload::Train {
+        return list;
+    }
     for seen in &run.carriers {
         let Some(carrier) = carriers.find(&run.contender, &seen.name) else { continue };
         let delivered: Vec<(f64, f64)> = seen.samples.iter().map(down).collect();
@@ -186,7 +190,7 @@ mod tests {
 
     use super::*;
     use crate::link::{Blackout, BlackoutWindow};
-    use crate::rail::{Course, Workload};
+    use crate::rail::Course;
     use crate::record::{CarrierRun, Machine, VERSION};
 
     const fn s(seconds: u64) -> Duration {
@@ -258,6 +262,7 @@ mod tests {
         let table = bins(&run);
         assert_eq!((table[0], table[4]), ((0.5, 1), (0.5, 1)), "{table:?}");
         assert_eq!(count(&run), 2);
+        assert_eq!(count(&Run { workload: Workload::Train, ..run }), 0, "its downloads overlap");
     }
 
     #[test]

@@ -64,6 +64,11 @@ impl Route {
         Self { seed, speed, metres, cells: cells.collect(), carriers: carriers.to_vec() }
     }
 
+    /// The names of its carriers.
+    pub fn names(&self) -> Vec<&'static str> {
+        self.carriers.iter().map(|carrier| carrier.name).collect()
+    }
+
     /// The same track with every handover's failure rate multiplied by `factor`, up to 0.95.
     #[must_use]
     pub fn with_failures(mut self, factor: f64) -> Self {

@@ -189,8 +189,7 @@ impl Sum {
             machine: Machine::default(),
             starved: None,
         };
-        let names: Vec<&str> = route.carriers.iter().map(|carrier| carrier.name).collect();
-        self.bins.add(&run, &Links::of(&trip, &names)?);
+        self.bins.add(&run, &Links::of(&trip, &route.names())?);
         Ok(())
     }
 
