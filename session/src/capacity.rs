@@ -4,7 +4,8 @@
 //! while the application limits it. On a train the radio loses nine tenths of its rate within a
 //! second. So the rate of the last quarter of a second counts here. It is the capacity if the path
 //! was full: if the bytes in flight need more than a round trip at the known capacity. Otherwise it
-//! is only a lower bound.
+//! is only a lower bound. But of several paths hardly one is ever full. So what the link carried
+//! while it was busy, from the echoed arrivals of runs, is its capacity, too.
 //!
 //! While the path is idle, its capacity decays to the usual rate: the mean of some seconds of work.
 //!
@@ -105,21 +106,19 @@ impl Capacity {
         }
         // A dark path delivers nothing, which is not its usual rate.
         if (full && rate > 0.0) || rate > known.usual {
-            let since = look.at.saturating_duration_since(known.at).min(WINDOW);
-            known.weighed = (known.weighed + since).min(MEMORY);
-            if known.weighed < WARM {
-                // The pauses and small windows of slow start are below the usual rate.
-                known.usual = known.usual.max(rate);
-            } else {
-                // The mean of everything at first, of the last seconds later.
-                let memory = known.weighed.as_secs_f64();
-                let weight = 1.0 - (-since.as_secs_f64() / memory).exp();
-                known.usual += (rate - known.usual) * weight;
-            }
+            known.weigh(look.at, rate);
         }
         if enough || raised {
             known.at = look.at;
         }
+    }
+
+    /// The link was busy until now, and carried so much.
+    pub fn was_busy(&mut self, now: Instant, rate: Bitrate) {
+        let Some(known) = &mut self.known else { return };
+        known.capacity = rate.as_bps() as f64;
+        known.weigh(now, known.capacity);
+        known.at = now;
     }
 
     /// The capacity; `None` before anything was delivered.
@@ -129,6 +128,21 @@ impl Capacity {
 }
 
 impl Known {
+    /// Counts a rate as usual for the time since the last measurement.
+    fn weigh(&mut self, at: Instant, rate: f64) {
+        let since = at.saturating_duration_since(self.at).min(WINDOW);
+        self.weighed = (self.weighed + since).min(MEMORY);
+        if self.weighed < WARM {
+            // The pauses and small windows of slow start are below the usual rate.
+            self.usual = self.usual.max(rate);
+        } else {
+            // The mean of everything at first, of the last seconds later.
+            let memory = self.weighed.as_secs_f64();
+            let weight = 1.0 - (-since.as_secs_f64() / memory).exp();
+            self.usual += (rate - self.usual) * weight;
+        }
+    }
+
     fn now(&self, now: Instant) -> f64 {
         let idle = now.saturating_duration_since(self.at).saturating_sub(FRESH).as_secs_f64();
         let weight = (-idle / HALF_LIFE.as_secs_f64()).exp2();
@@ -266,5 +280,23 @@ mod tests {
         assert!((450.0..650.0).contains(&line.now()), "half of it: {}", line.now());
         line.run(5_000, 0, 0);
         assert!((850.0..1_000.0).contains(&line.now()), "{}", line.now());
+    }
+
+    #[test]
+    fn rate_of_a_busy_link_counts_although_the_path_has_room() {
+        let mut line = Line::new();
+        let busy = |line: &mut Line, rate: u64| {
+            let now = line.base + ms(line.at);
+            line.capacity.was_busy(now, Bitrate::from_bps(rate * 8_000));
+            line.now()
+        };
+        assert_eq!(busy(&mut line, 300), -1.0, "nothing was delivered yet");
+        line.run(20_000, 1_000, 100_000);
+        line.run(500, 100, 15_000);
+        assert_eq!(busy(&mut line, 300), 300.0);
+        assert_eq!(line.run(500, 100, 15_000), 300.0, "50 ms of work: not full");
+        assert_eq!(busy(&mut line, 500), 500.0);
+        line.run(5_000, 0, 0);
+        assert!(line.now() > 900.0, "as usual: {}", line.now());
     }
 }

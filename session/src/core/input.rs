@@ -615,7 +615,8 @@ impl Session {
         let slot = self.on_echo(now, echo)?;
         let path = self.paths.get_mut(slot)?;
         let queued = path.delay.queued().unwrap_or_default();
-        path.busy_rate.echo(now, echo.sent_us, echo.received_us, queued);
+        let busy = path.busy_rate.echo(now, echo.sent_us, echo.received_us, queued);
+        busy.into_iter().for_each(|rate| path.link.was_busy(now, rate));
         Some(slot)
     }
 

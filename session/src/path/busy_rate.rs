@@ -44,19 +44,22 @@ impl BusyRate {
         self.sent.push_back((sent_us, bytes));
     }
 
-    /// Takes the echo of a run that queued for this long.
-    pub fn echo(&mut self, now: Instant, sent_us: u64, received_us: u64, queued: Duration) {
+    /// Takes the echo of a run that queued for this long; returns the new estimate, if any.
+    pub fn echo(
+        &mut self,
+        now: Instant,
+        sent_us: u64,
+        received_us: u64,
+        queued: Duration,
+    ) -> Option<Bitrate> {
         while self.sent.front().is_some_and(|(at, _)| *at < sent_us) {
             self.sent.pop_front();
         }
-        let Some(&(_, bytes)) = self.sent.front().filter(|(at, _)| *at == sent_us) else { return };
+        let &(_, bytes) = self.sent.front().filter(|(at, _)| *at == sent_us)?;
         let newest = self.newest.replace((received_us, bytes));
-        let Some((before_us, had)) = newest else { return };
-        let (Some(micros), Some(bytes)) =
-            (received_us.checked_sub(before_us), bytes.checked_sub(had))
-        else {
-            return;
-        };
+        let (before_us, had) = newest?;
+        let micros = received_us.checked_sub(before_us)?;
+        let bytes = bytes.checked_sub(had)?;
         if micros == 0 {
             // The receiver read both at once.
             let last = self.gaps.back_mut().filter(|gap| gap.until_us == received_us);
@@ -65,7 +68,7 @@ impl BusyRate {
             let least = Duration::from_micros(micros - micros.min(TOLERANCE_US).min(micros / 4));
             // A blackout tells no rate.
             if queued < least || micros > LONG_US {
-                return;
+                return None;
             }
             if self.gaps.len() >= GAPS_MAX {
                 self.gaps.pop_front();
@@ -76,10 +79,11 @@ impl BusyRate {
         while self.gaps.front().is_some_and(|gap| !recent(gap, LONG_US)) {
             self.gaps.pop_front();
         }
-        if self.gaps.back().is_some_and(|gap| gap.until_us == received_us) {
-            let rate_of = |span| rate(self.gaps.iter().filter(|gap| recent(gap, span)));
-            self.rate = Some((now, rate_of(LONG_US).min(rate_of(SHORT_US))));
-        }
+        self.gaps.back().filter(|gap| gap.until_us == received_us)?;
+        let rate_of = |span| rate(self.gaps.iter().filter(|gap| recent(gap, span)));
+        let rate = rate_of(LONG_US).min(rate_of(SHORT_US));
+        self.rate = Some((now, rate));
+        Some(rate)
     }
 
     /// The estimate; `None` before the first one, or if it is too old.

@@ -71,6 +71,11 @@ impl Link {
         });
     }
 
+    /// The link was busy until now, and carried so much.
+    pub fn was_busy(&mut self, now: Instant, rate: Bitrate) {
+        self.capacity.was_busy(now, rate);
+    }
+
     /// The session measured a round-trip time; the transport's own measurements have priority.
     pub fn measured(&mut self, rtt: Duration) {
         self.measured.get_or_insert(rtt);

@@ -148,10 +148,10 @@ fn handovers_arrive_within_a_round_trip_of_the_working_path_next_to_bulk() {
             busy.end();
         }
         round_trips.sort_by(f64::total_cmp);
-        let (median, most) = (round_trips[40], round_trips[79]);
-        println!(
-            "RESULT simulated_handover_received_{name} {median:.2} round trips, {most:.2} max"
-        );
-        assert!(median <= 1.0 && most <= 1.5, "{name}: {median} {most}");
+        let (median, p95, most) = (round_trips[40], round_trips[76], round_trips[79]);
+        let name = format!("simulated_handover_received_{name}");
+        println!("RESULT {name} {median:.2} round trips, {p95:.2} p95, {most:.2} max");
+        // In a stream a loss delays what follows it by round trips.
+        assert!(median <= 1.0 && p95 <= 1.3 && most <= 3.0, "{name}: {median} {p95} {most}");
     }
 }
