@@ -48,8 +48,9 @@ pub struct PathView {
     /// Delivery rate, the most of the last second in which it was measured: samples that the
     /// application limited do not count unless they are more. `None` while unknown.
     pub rate: Option<Bitrate>,
-    /// The present capacity: the rate delivered with more than a round trip's data in flight, or
-    /// any higher rate. Returns to its usual value while the path is idle. `None` while unknown.
+    /// The present capacity: the rate delivered with more than a round trip's data in flight, any
+    /// higher rate, or the newest `busy_rate`. Returns to its usual value while the path is idle.
+    /// `None` while unknown.
     pub capacity: Option<Bitrate>,
     /// The rate of the link while it was busy in the last half second of arrivals. `None` if it was
     /// not for 2 s.

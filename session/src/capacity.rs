@@ -290,7 +290,7 @@ mod tests {
             line.capacity.was_busy(now, Bitrate::from_bps(rate * 8_000));
             line.now()
         };
-        assert_eq!(busy(&mut line, 300), -1.0, "nothing was delivered yet");
+        assert_eq!(busy(&mut line, 300), -1.0, "nothing is known yet");
         line.run(20_000, 1_000, 100_000);
         line.run(500, 100, 15_000);
         assert_eq!(busy(&mut line, 300), 300.0);

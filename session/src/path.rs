@@ -30,7 +30,6 @@ use std::time::{Duration, Instant};
 use polyrail_model::{Bitrate, Bytes, PathId, PathRank, PathWish, TunnelMode};
 use polyrail_scheduler::PathView;
 
-use self::busy_rate::BusyRate;
 pub(crate) use self::carried::Carried;
 use self::carried::CarriedRuns;
 use self::limit::RateLimit;
@@ -60,7 +59,6 @@ pub(crate) struct Path {
     pub urgent_debt: usize,
     /// One-way delay to the peer.
     pub delay: Delay,
-    pub busy_rate: BusyRate,
     pub link: Link,
     /// The runs sent over it.
     pub carried: CarriedRuns,
@@ -119,7 +117,6 @@ impl Path {
             control_debt: 0,
             urgent_debt: 0,
             delay: Delay::default(),
-            busy_rate: BusyRate::default(),
             link: Link::default(),
             carried: CarriedRuns::default(),
             stall: Stall::new(now),
@@ -147,7 +144,7 @@ impl Path {
             owd: self.owd(relative),
             queued: self.delay.queued(),
             unqueued: self.delay.unqueued(),
-            busy_rate: self.busy_rate.now(now).map(|rate| self.limited(rate)),
+            busy_rate: measured.busy_rate.map(|rate| self.limited(rate)),
             owd_error: relative.map_or(Duration::ZERO, |relative| relative.error),
             room: Bytes(self.room()),
             outstanding: Bytes(self.stall.outstanding),

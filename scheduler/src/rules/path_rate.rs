@@ -22,7 +22,7 @@ pub(crate) fn rate(path: &PathView) -> Bitrate {
     Bitrate::from_bps(u64::try_from(bps).unwrap_or(u64::MAX).max(1))
 }
 
-/// The present rate of the path. If the path was never full, its delivery rate, or a window per
+/// The present rate of the path. While it is unknown, the delivery rate, or a window per
 /// round trip if that is more.
 pub(crate) fn present_rate(path: &PathView) -> Bitrate {
     let unknown = || rate(&PathView { rate: None, ..*path }).max(rate(path));

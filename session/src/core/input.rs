@@ -516,7 +516,7 @@ impl Session {
     pub fn sample(&mut self, now: Instant, tunnel: TunnelKey, sample: &LinkSample) {
         let Some(slot) = self.paths.slot_of(tunnel) else { return };
         let Some(path) = self.paths.get_mut(slot) else { return };
-        path.link.sample(sample, path.sent);
+        path.link.sample(sample, path.sent + path.datagrams_sent);
         let waits = path.stall.outstanding > 0 && !path.stall.stalled;
         let Some(view) = self.paths.view_of(now, slot, &self.chain) else { return };
         if self.chain.gives_back(&view, now) && waits {
@@ -615,8 +615,7 @@ impl Session {
         let slot = self.on_echo(now, echo)?;
         let path = self.paths.get_mut(slot)?;
         let queued = path.delay.queued().unwrap_or_default();
-        let busy = path.busy_rate.echo(now, echo.sent_us, echo.received_us, queued);
-        busy.into_iter().for_each(|rate| path.link.was_busy(now, rate));
+        path.link.run_echoed(now, echo.sent_us, echo.received_us, queued);
         Some(slot)
     }
 

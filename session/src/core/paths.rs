@@ -354,7 +354,7 @@ impl Paths {
             let Some(path) = self.get_mut(slot) else { continue };
             path.stall.sent(now, run.end - run.start);
             path.sent += bytes;
-            path.busy_rate.sent(sent_us, path.sent + path.datagrams_sent);
+            path.link.run_sent(sent_us, path.sent + path.datagrams_sent);
             path.carried.push(run, |run| is_out(run, flows));
         }
     }

@@ -44,7 +44,8 @@ impl BusyRate {
         self.sent.push_back((sent_us, bytes));
     }
 
-    /// Takes the echo of a run that queued for this long; returns the new estimate, if any.
+    /// Takes the echo of a run that queued for this long. Returns the new estimate, if there is one
+    /// that rests on enough bytes and time.
     pub fn echo(
         &mut self,
         now: Instant,
@@ -56,6 +57,8 @@ impl BusyRate {
             self.sent.pop_front();
         }
         let &(_, bytes) = self.sent.front().filter(|(at, _)| *at == sent_us)?;
+        // The copy of an acknowledgement tells nothing new.
+        self.sent.pop_front();
         let newest = self.newest.replace((received_us, bytes));
         let (before_us, had) = newest?;
         let micros = received_us.checked_sub(before_us)?;
@@ -80,10 +83,11 @@ impl BusyRate {
             self.gaps.pop_front();
         }
         self.gaps.back().filter(|gap| gap.until_us == received_us)?;
-        let rate_of = |span| rate(self.gaps.iter().filter(|gap| recent(gap, span)));
-        let rate = rate_of(LONG_US).min(rate_of(SHORT_US));
-        self.rate = Some((now, rate));
-        Some(rate)
+        let over = |span| sum(self.gaps.iter().filter(|gap| recent(gap, span)));
+        let (long, short) = (over(LONG_US), over(SHORT_US));
+        let estimate = rate(long).min(rate(short));
+        self.rate = Some((now, estimate));
+        (long.0 >= BYTES_MIN && long.1 >= LEAST_US).then_some(estimate)
     }
 
     /// The estimate; `None` before the first one, or if it is too old.
@@ -93,12 +97,15 @@ impl BusyRate {
     }
 }
 
-/// Over these gaps.
-fn rate<'a>(gaps: impl Iterator<Item = &'a Gap>) -> Bitrate {
-    let sum = |(bytes, micros): (u64, u64), gap: &Gap| {
+/// The bytes and microseconds of these gaps.
+fn sum<'a>(gaps: impl Iterator<Item = &'a Gap>) -> (u64, u64) {
+    let add = |(bytes, micros): (u64, u64), gap: &Gap| {
         (bytes.saturating_add(gap.bytes), micros.saturating_add(gap.micros))
     };
-    let (bytes, micros) = gaps.fold((0, 0), sum);
+    gaps.fold((0, 0), add)
+}
+
+fn rate((bytes, micros): (u64, u64)) -> Bitrate {
     Bitrate::from_bps((bytes as f64 * 8e6 / micros.max(LEAST_US) as f64) as u64)
 }
 
@@ -110,6 +117,8 @@ const LONG_US: u64 = 500_000;
 const SHORT_US: u64 = 50_000;
 /// Shorter times count as this: receivers note arrivals some milliseconds late.
 const LEAST_US: u64 = 10_000;
+/// Three packets: the ends of flows and small messages tell no rate.
+const BYTES_MIN: u64 = 4_344;
 /// Runs in flight that are remembered. Beyond, the oldest are forgotten, and their echoes ignored.
 const SENT_MAX: usize = 1_024;
 const GAPS_MAX: usize = 256;
@@ -177,6 +186,31 @@ mod tests {
         }
         assert_eq!(busy.now(now + KNOWN_FOR), Some(Bitrate::from_mbps(8.0)));
         assert_eq!(busy.now(now + KNOWN_FOR + Duration::from_millis(1)), None, "too old");
+    }
+
+    #[test]
+    fn estimate_of_little_is_not_returned() {
+        // Runs of this many bytes that arrive every `gap` milliseconds, each behind the last one.
+        let last = |bytes: u64, gap: u64, runs: u64| {
+            let (now, mut busy) = (base(), BusyRate::default());
+            (1..=runs).for_each(|run| busy.sent(run, bytes * run));
+            let echoes = (1..=runs).map(|run| {
+                let received_us = 50_000 + run * gap * 1_000;
+                busy.echo(now, run, received_us, Duration::from_millis(gap))
+            });
+            (echoes.last().unwrap(), busy.now(now))
+        };
+        let mbps = |rate| Some(Bitrate::from_mbps(rate));
+        assert_eq!(last(4_000, 10, 2), (None, mbps(3.2)), "4,000 bytes");
+        assert_eq!(last(4_000, 10, 3), (mbps(3.2), mbps(3.2)), "8,000 bytes");
+        assert_eq!(last(20_000, 4, 3), (None, mbps(32.0)), "8 ms");
+        assert_eq!(last(0, 10, 9), (None, mbps(0.0)), "ends of flows");
+
+        let (now, mut busy) = (base(), BusyRate::default());
+        (1..=3).for_each(|run| busy.sent(run, 10_000 * run));
+        let queued = Duration::from_millis(20);
+        let echo = |run| busy.echo(now, run, 50_000 + 10_000 * run, queued);
+        assert_eq!([1, 2, 3, 3].map(echo), [None, mbps(8.0), mbps(8.0), None], "a repeated echo");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use polyrail_model::{Bitrate, Bytes, LinkSample};
 use polyrail_scheduler::PathView;
 
+use super::busy_rate::BusyRate;
 use crate::capacity::{Capacity, Look};
 use crate::rate::Rate;
 
@@ -17,6 +18,8 @@ pub(crate) struct Link {
     pub rate: Rate,
     /// The rate that it delivers at present.
     capacity: Capacity,
+    /// The rate of its link while that was busy.
+    busy_rate: BusyRate,
     /// The rate while the path was the limit, not the offered load.
     pub proven_rate: Option<Bitrate>,
     pub last: Option<LinkSample>,
@@ -71,9 +74,15 @@ impl Link {
         });
     }
 
-    /// The link was busy until now, and carried so much.
-    pub fn was_busy(&mut self, now: Instant, rate: Bitrate) {
-        self.capacity.was_busy(now, rate);
+    /// Notes that a run was sent; `bytes` are those of the path up to its end.
+    pub fn run_sent(&mut self, sent_us: u64, bytes: u64) {
+        self.busy_rate.sent(sent_us, bytes);
+    }
+
+    /// Takes the echo of a run that queued for this long.
+    pub fn run_echoed(&mut self, now: Instant, sent_us: u64, received_us: u64, queued: Duration) {
+        let rate = self.busy_rate.echo(now, sent_us, received_us, queued);
+        rate.into_iter().for_each(|rate| self.capacity.was_busy(now, rate));
     }
 
     /// The session measured a round-trip time; the transport's own measurements have priority.
@@ -112,6 +121,7 @@ impl Link {
             timeouts: sample.map_or(0, |sample| sample.timeouts),
             rate: self.rate.max(),
             capacity: self.capacity.now(now),
+            busy_rate: self.busy_rate.now(now),
             ..PathView::default()
         }
     }

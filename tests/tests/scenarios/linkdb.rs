@@ -151,7 +151,9 @@ fn handovers_arrive_within_a_round_trip_of_the_working_path_next_to_bulk() {
         let (median, p95, most) = (round_trips[40], round_trips[76], round_trips[79]);
         let name = format!("simulated_handover_received_{name}");
         println!("RESULT {name} {median:.2} round trips, {p95:.2} p95, {most:.2} max");
-        // In a stream a loss delays what follows it by round trips.
-        assert!(median <= 1.0 && p95 <= 1.3 && most <= 3.0, "{name}: {median} {p95} {most}");
+        // In a stream a loss delays what follows it by a round trip or two: with 25 other starts 8
+        // of 400 records took longer than 1.5 round trips, the last one 2.8.
+        let limit = if stream { 3.0 } else { 1.5 };
+        assert!(median <= 1.0 && p95 <= 1.3 && most <= limit, "{name}: {median} {p95} {most}");
     }
 }
