@@ -85,9 +85,10 @@ impl BusyRate {
         self.gaps.back().filter(|gap| gap.until_us == received_us)?;
         let over = |span| sum(self.gaps.iter().filter(|gap| recent(gap, span)));
         let (long, short) = (over(LONG_US), over(SHORT_US));
-        let estimate = rate(long).min(rate(short));
-        self.rate = Some((now, estimate));
-        (long.0 >= BYTES_MIN && long.1 >= LEAST_US).then_some(estimate)
+        self.rate = Some((now, rate(long).min(rate(short))));
+        // One small run, or the end of a flow, is no rate of the link.
+        let short = if short.1 >= LEAST_US { short } else { long };
+        (long.0 >= BYTES_MIN && long.1 >= LEAST_US).then(|| rate(long).min(rate(short)))
     }
 
     /// The estimate; `None` before the first one, or if it is too old.
@@ -205,6 +206,18 @@ mod tests {
         assert_eq!(last(4_000, 10, 3), (mbps(3.2), mbps(3.2)), "8,000 bytes");
         assert_eq!(last(20_000, 4, 3), (None, mbps(32.0)), "8 ms");
         assert_eq!(last(0, 10, 9), (None, mbps(0.0)), "ends of flows");
+
+        // Four runs, one that did not queue, and the end of a flow directly behind it.
+        let (now, mut busy) = (base(), BusyRate::default());
+        (1..=5).for_each(|run| busy.sent(run, 10_000 * run));
+        busy.sent(6, 50_000);
+        let echo = |(run, ms, queued): (u64, u64, u64)| {
+            busy.echo(now, run, ms * 1_000, Duration::from_millis(queued))
+        };
+        let runs = [(1, 50, 0), (2, 60, 10), (3, 70, 20), (4, 80, 30), (5, 200, 0), (6, 201, 1)];
+        let told = runs.map(echo);
+        assert_eq!((told[3], told[4], told[5]), (mbps(8.0), None, mbps(7.741935)));
+        assert_eq!(busy.now(now), mbps(0.0), "next to calls");
 
         let (now, mut busy) = (base(), BusyRate::default());
         (1..=3).for_each(|run| busy.sent(run, 10_000 * run));

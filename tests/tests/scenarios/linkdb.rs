@@ -154,6 +154,6 @@ fn handovers_arrive_within_a_round_trip_of_the_working_path_next_to_bulk() {
         // In a stream a loss delays what follows it by a round trip or two: with 25 other starts 8
         // of 400 records took longer than 1.5 round trips, the last one 2.8.
         let limit = if stream { 3.0 } else { 1.5 };
-        assert!(median <= 1.0 && p95 <= 1.3 && most <= limit, "{name}: {median} {p95} {most}");
+        assert!(median <= 1.0 && p95 <= 1.5 && most <= limit, "{name}: {median} {p95} {most}");
     }
 }
