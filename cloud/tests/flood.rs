@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use common::{Cloud, Gateway, issue};
-use polyrail_identity::{Authority, NodeRole, SystemClock, TlsIdentity};
+use common::{Cloud, Gateway, identities};
+use polyrail_identity::{SystemClock, TlsIdentity};
 use polyrail_model::Identity;
 use polyrail_relay::RelayEvent;
 use polyrail_session::Event;
@@ -146,11 +146,8 @@ fn get_in(identity: &TlsIdentity, cloud: SocketAddr, quic: bool) -> Duration {
 #[test]
 fn unauthenticated_clients_use_bounded_memory_and_block_no_gateway() {
     polyrail_relay::raise_descriptor_limit();
-    let folder = tempfile::tempdir().unwrap();
+    let (folder, _, (identity, _)) = identities();
     let dir = folder.path();
-    let authority = Authority::create(dir, "Test", false).unwrap();
-    issue(&authority, dir, "c", NodeRole::Cloud);
-    let (identity, _) = issue(&authority, dir, "train-7", NodeRole::Gateway);
     let initials = initials(&identity, 2_000);
     let cloud = Cloud::start(dir, "", "");
     let calm = [true, false].map(|quic| get_in(&identity, cloud.address, quic));
@@ -186,11 +183,8 @@ fn unauthenticated_clients_use_bounded_memory_and_block_no_gateway() {
 #[test]
 fn one_address_holds_a_quarter_of_the_handshakes_over_tcp() {
     polyrail_relay::raise_descriptor_limit();
-    let folder = tempfile::tempdir().unwrap();
+    let (folder, _, (identity, _)) = identities();
     let dir = folder.path();
-    let authority = Authority::create(dir, "Test", false).unwrap();
-    issue(&authority, dir, "c", NodeRole::Cloud);
-    let (identity, _) = issue(&authority, dir, "train-7", NodeRole::Gateway);
     let cloud = Cloud::start(dir, "", "");
     let flood = Flood::tcp(cloud.address, &[[127, 0, 0, 2]]);
     let half_open = || cloud.ask("GET /v1/status", "").1["tunnels"]["half_open"].as_u64().unwrap();
@@ -211,11 +205,8 @@ fn one_address_holds_a_quarter_of_the_handshakes_over_tcp() {
 
 #[test]
 fn full_udp_side_does_not_block_tcp() {
-    let folder = tempfile::tempdir().unwrap();
+    let (folder, _, (identity, _)) = identities();
     let dir = folder.path();
-    let authority = Authority::create(dir, "Test", false).unwrap();
-    issue(&authority, dir, "c", NodeRole::Cloud);
-    let (identity, _) = issue(&authority, dir, "train-7", NodeRole::Gateway);
     // Nobody has to prove an address, so strangers fill it up.
     let bounds = "[tunnel]\nhalf_open_max = 64\nretry_above = 65536\n";
     let cloud = Cloud::start(dir, "", bounds);
@@ -232,11 +223,8 @@ fn full_udp_side_does_not_block_tcp() {
 
 #[test]
 fn connection_ids_contain_the_server_id() {
-    let folder = tempfile::tempdir().unwrap();
+    let (folder, _, (identity, _)) = identities();
     let dir = folder.path();
-    let authority = Authority::create(dir, "Test", false).unwrap();
-    issue(&authority, dir, "c", NodeRole::Cloud);
-    let (identity, _) = issue(&authority, dir, "train-7", NodeRole::Gateway);
     // Each first datagram is answered with a Retry, which gives an id.
     let cloud = Cloud::start(dir, "", "[tunnel]\nretry_above = 0\nserver_id = 0x1234\n");
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();

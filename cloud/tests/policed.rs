@@ -11,8 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{Cloud, Gateway, issue};
-use polyrail_identity::{Authority, NodeRole};
+use common::{Cloud, Gateway, identities};
 use polyrail_model::{Destination, UserId};
 use polyrail_relay::RelayEvent;
 use polyrail_session::{Event, PathReport};
@@ -80,11 +79,8 @@ fn source() -> SocketAddr {
 
 #[test]
 fn policed_downlink_is_reported_to_the_gateway() {
-    let folder = tempfile::tempdir().unwrap();
+    let (folder, _, (identity, _)) = identities();
     let dir = folder.path();
-    let authority = Authority::create(dir, "Test", false).unwrap();
-    issue(&authority, dir, "c", NodeRole::Cloud);
-    let (identity, _) = issue(&authority, dir, "train-7", NodeRole::Gateway);
     let cloud = Cloud::start(dir, "", "[access]\nallow = [\"127.0.0.0/8\"]\n");
     let stop = Arc::new(AtomicBool::new(false));
     let through = way(cloud.address, stop.clone());

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use polyrail_emulator::statistics::quantile;
 use polyrail_predictor::entry::LogId;
 use polyrail_shared::scratch::{Cloud, Postgres, handovers};
 
@@ -123,13 +124,13 @@ fn day(report: &mut Report, effort: Effort) -> Result<()> {
     report.result("fleet.day_of_300_trains", size, "GB", Goal::None, &[]);
     let began = Instant::now();
     let empty = fleet.cloud(NAMES[CLOUDS])?;
-    let mut waits = fill(&empty, count)?;
+    let waits = fill(&empty, count)?;
     let took = began.elapsed().as_secs_f64();
     let million = took * 1e6 / count as f64;
     report.result("fleet.empty_cloud", took, "s", Goal::AtMost(60.0), &[count as f64]);
     report.result("fleet.empty_cloud_a_million", million, "s", Goal::AtMost(60.0), &[]);
-    for (name, part) in [("fleet.linkdb_wait_p50", 50), ("fleet.linkdb_wait_p99", 99)] {
-        report.result(name, percentile(&mut waits, part), "s", Goal::None, &[]);
+    for (name, share) in [("fleet.linkdb_wait_p50", 0.5), ("fleet.linkdb_wait_p99", 0.99)] {
+        report.result(name, quantile(&waits, share), "s", Goal::None, &[]);
     }
     fleet.clouds.push(empty);
     fleet.check(each)
@@ -149,11 +150,6 @@ fn fill(cloud: &Cloud, count: u64) -> Result<Vec<f64>> {
         std::thread::sleep(Duration::from_millis(20));
     }
     anyhow::bail!("not filled after {PATIENCE:?}: {:?}", cloud.state())
-}
-
-fn percentile(values: &mut [f64], part: usize) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[(values.len() - 1) * part / 100]
 }
 
 /// A thousand entries a second, and when another cloud has them.
@@ -186,9 +182,9 @@ fn lag(report: &mut Report, effort: Effort) -> Result<()> {
     }
     ensure!(seen.len() == total, "{} of {total} entries arrived", seen.len());
     let lags = sent.iter().zip(&seen).map(|(sent, seen)| seen.duration_since(*sent));
-    let mut lags: Vec<f64> = lags.map(|lag| lag.as_secs_f64()).collect();
-    report.result("fleet.lag_p50", percentile(&mut lags, 50), "s", Goal::None, &[]);
-    report.result("fleet.lag_p99", percentile(&mut lags, 99), "s", Goal::AtMost(2.0), &[]);
+    let lags: Vec<f64> = lags.map(|lag| lag.as_secs_f64()).collect();
+    report.result("fleet.lag_p50", quantile(&lags, 0.5), "s", Goal::None, &[]);
+    report.result("fleet.lag_p99", quantile(&lags, 0.99), "s", Goal::AtMost(2.0), &[]);
     let elapsed = sent.last().context("nothing sent")?.duration_since(began).as_secs_f64();
     report.result("fleet.lag_rate", total as f64 / elapsed, "entries/s", Goal::None, &[]);
     Ok(())

@@ -67,7 +67,7 @@ impl Crashes {
         let ended = Instant::now();
         sleep(RESTART_DELAY);
         let started = Instant::now();
-        *daemon = start_daemon(&world.lab, &world.programs, side)?;
+        *daemon = start_daemon(&world.lab, &world.programs, side, side.name())?;
         world.wait_until_up()?;
         let serves = started.elapsed();
         for mut flow in flows {

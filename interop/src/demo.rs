@@ -64,11 +64,7 @@ fn show(mode: &str) -> Result<()> {
     let started = Instant::now();
     let mut world = World::start(&plan)?;
     println!("  namespaces, carriers, nginx, cloud and gateway are up after {:.1} s", s(started));
-    let outcome = both_families(&mut world);
-    if outcome.is_err() {
-        println!("\n{}", world.tails());
-    }
-    outcome
+    both_families(&mut world).inspect_err(|_| println!("\n{}", world.tails()))
 }
 
 fn both_families(world: &mut World) -> Result<()> {

@@ -17,8 +17,9 @@ use crate::carrier::{self, Carrier, CarrierPlan, Emulator, Link, Medium};
 use crate::configuration::{CLOUD_NAME, Configuration, strings};
 use crate::keys::Keys;
 use crate::lab::{Lab, Side};
-use crate::process::{Process, Program};
+use crate::process::Process;
 use crate::programs::Programs;
+use crate::world::start_daemon;
 use crate::{admin, client, linkdb, services};
 
 /// The clouds' names.
@@ -135,13 +136,8 @@ impl Fleet {
     }
 
     fn spawn(&self, side: Side, number: usize) -> Result<Process> {
-        let (name, lab) = (format!("{}-{number}", side.name()), &self.lab);
-        let namespace = if side == Side::Gateway { &lab.gateway } else { &lab.cloud };
-        Program::new(&name, self.programs.daemon(side), lab.log(&name))
-            .arg("--config")
-            .arg(self.file(side, number))
-            .resolver(&lab.resolver_file(side == Side::Cloud))
-            .start(namespace)
+        let name = format!("{}-{number}", side.name());
+        start_daemon(&self.lab, &self.programs, side, &name)
     }
 
     fn file(&self, side: Side, number: usize) -> PathBuf {

@@ -17,6 +17,14 @@ use crate::scratch;
 /// The size of the scratch folder. It is in memory, and only written bytes use it.
 const SCRATCH_SIZE: &str = "4g";
 
+/// Runs `work` on a new thread, which may move to other namespaces. Its children end with it.
+pub fn in_thread<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    std::thread::scope(|scope| {
+        let worker = scope.spawn(work);
+        worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
 /// The four namespaces, wired except for the carriers.
 #[derive(Debug)]
 pub struct Lab {

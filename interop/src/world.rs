@@ -178,9 +178,9 @@ impl World {
             let epoch = emulator.as_ref().map_or_else(Instant::now, |emulator| emulator.epoch);
             train = Some(linkdb::lay(&lab, &programs, rail, epoch)?);
         }
-        let cloud = start_daemon(&lab, &programs, Side::Cloud)?;
+        let cloud = start_daemon(&lab, &programs, Side::Cloud, Side::Cloud.name())?;
         let gateway_started = Instant::now();
-        let gateway = start_daemon(&lab, &programs, Side::Gateway)?;
+        let gateway = start_daemon(&lab, &programs, Side::Gateway, Side::Gateway.name())?;
         Ok(World {
             gateway,
             cloud,
@@ -218,7 +218,7 @@ impl World {
     /// Kills the cloud at once and restarts it.
     pub fn restart_cloud(&mut self) -> Result<()> {
         self.cloud.kill();
-        self.cloud = start_daemon(&self.lab, &self.programs, Side::Cloud)?;
+        self.cloud = start_daemon(&self.lab, &self.programs, Side::Cloud, Side::Cloud.name())?;
         Ok(())
     }
 
@@ -233,7 +233,8 @@ impl World {
             std::thread::sleep(Duration::from_millis(5));
         }
         self.gateway_started = Instant::now();
-        self.gateway = start_daemon(&self.lab, &self.programs, Side::Gateway)?;
+        let side = Side::Gateway;
+        self.gateway = start_daemon(&self.lab, &self.programs, side, side.name())?;
         Ok(())
     }
 
@@ -293,13 +294,12 @@ impl World {
     }
 }
 
-/// Starts a daemon with its configuration file.
-pub fn start_daemon(lab: &Lab, programs: &Programs, side: Side) -> Result<Process> {
-    let name = side.name();
+/// Starts a daemon with the configuration file `NAME.toml`.
+pub fn start_daemon(lab: &Lab, programs: &Programs, side: Side, name: &str) -> Result<Process> {
     let namespace = if side == Side::Gateway { &lab.gateway } else { &lab.cloud };
     Program::new(name, programs.daemon(side), lab.log(name))
         .arg("--config")
-        .arg(side.configuration(lab))
+        .arg(lab.folder().join(format!("{name}.toml")))
         .resolver(&lab.resolver_file(side == Side::Cloud))
         .start(namespace)
 }

@@ -9,8 +9,10 @@ use crate::{Again, Handler, Input, Kind, Note, OutView, PATHS_MAX, PathSet, Path
 
 /// One rule of a chain.
 pub trait Schedulerlet: Send {
-    /// The permitted moves; all others are ignored.
-    fn kind(&self) -> Kind;
+    /// The permitted moves; all others are ignored. Most rules select.
+    fn kind(&self) -> Kind {
+        Kind::SoftSelector
+    }
 
     /// Applies the rule to one decision.
     fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>);

@@ -3,10 +3,9 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use crate::common::{Cloud, Gateway, issue};
+use crate::common::{Cloud, Gateway, identities};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use polyrail_identity::{Authority, NodeRole};
 use polyrail_model::{Destination, HostName, UserId};
 use polyrail_relay::RelayEvent;
 use polyrail_session::{Event, ResetReason};
@@ -14,11 +13,8 @@ use polyrail_tunnel::CloseReason;
 
 #[test]
 fn congestion_control_of_a_carrier_is_set_and_failed_dials_are_logged() {
-    let folder = tempfile::tempdir().unwrap();
+    let (folder, _, (identity, _)) = identities();
     let dir = folder.path();
-    let authority = Authority::create(dir, "Test", false).unwrap();
-    issue(&authority, dir, "c", NodeRole::Cloud);
-    let (identity, _) = issue(&authority, dir, "train-7", NodeRole::Gateway);
     let cloud = Cloud::start(dir, "", "[carrier_congestion]\nsatellite = \"reno\"\n");
     let mut gateway = Gateway::new(&identity);
     for carrier in ["lte", "satellite"] {
@@ -47,11 +43,8 @@ fn congestion_control_of_a_carrier_is_set_and_failed_dials_are_logged() {
 
 #[test]
 fn mode_decides_which_transports_are_served() {
-    let folder = tempfile::tempdir().unwrap();
+    let (folder, _, (identity, _)) = identities();
     let dir = folder.path();
-    let authority = Authority::create(dir, "Test", false).unwrap();
-    issue(&authority, dir, "c", NodeRole::Cloud);
-    let (identity, _) = issue(&authority, dir, "train-7", NodeRole::Gateway);
     for (mode, quic_works, tls_works) in
         [("auto", true, true), ("quic", true, false), ("tls", false, true)]
     {
@@ -82,11 +75,8 @@ fn mode_decides_which_transports_are_served() {
 
 #[test]
 fn path_resumes_with_early_data_and_drains() {
-    let folder = tempfile::tempdir().unwrap();
+    let (folder, _, (identity, _)) = identities();
     let dir = folder.path();
-    let authority = Authority::create(dir, "Test", false).unwrap();
-    issue(&authority, dir, "c", NodeRole::Cloud);
-    let (identity, _) = issue(&authority, dir, "train-7", NodeRole::Gateway);
     let mut cloud = Cloud::start(dir, "", "");
     let mut gateway = Gateway::new(&identity);
     let hold = gateway.connect_tls("hold", cloud.address);

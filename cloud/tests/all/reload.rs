@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::common::{Cloud, Gateway, issue};
+use crate::common::{Cloud, Gateway, identities, issue};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use polyrail_identity::{Authority, NodeRole};
@@ -296,11 +296,8 @@ fn certificates_reload_under_load_and_revoked_gateways_are_closed() {
 
 #[test]
 fn unavailable_congestion_control_causes_a_warning() {
-    let folder = tempfile::tempdir().unwrap();
+    let (folder, _, (identity, _)) = identities();
     let dir = folder.path();
-    let authority = Authority::create(dir, "Test", false).unwrap();
-    issue(&authority, dir, "c", NodeRole::Cloud);
-    let (identity, _) = issue(&authority, dir, "train-7", NodeRole::Gateway);
     let cloud = Cloud::start(dir, "congestion = \"reno\"", OPEN);
     let mut gateway = Gateway::new(&identity);
     let tunnel = gateway.connect_tls("a", cloud.address);
@@ -318,11 +315,8 @@ fn unavailable_congestion_control_causes_a_warning() {
 
 #[test]
 fn revoked_gateway_is_closed_at_any_stage_of_its_handshake() {
-    let folder = tempfile::tempdir().unwrap();
+    let (folder, authority, (identity, issued)) = identities();
     let dir = folder.path();
-    let authority = Authority::create(dir, "Test", false).unwrap();
-    issue(&authority, dir, "c", NodeRole::Cloud);
-    let (identity, issued) = issue(&authority, dir, "train-7", NodeRole::Gateway);
     let cloud = Cloud::start(dir, "", OPEN);
     let mut gateway = Gateway::new(&identity);
     let first = gateway.connect_quic("a", cloud.address);
@@ -364,11 +358,8 @@ fn revoked_gateway_is_closed_at_any_stage_of_its_handshake() {
 
 #[test]
 fn only_refused_tunnels_cause_warnings() {
-    let folder = tempfile::tempdir().unwrap();
+    let (folder, _, (identity, _)) = identities();
     let dir = folder.path();
-    let authority = Authority::create(dir, "Test", false).unwrap();
-    issue(&authority, dir, "c", NodeRole::Cloud);
-    let (identity, _) = issue(&authority, dir, "train-7", NodeRole::Gateway);
     let cloud = Cloud::start(dir, "", OPEN);
     let mut gateway = Gateway::new(&identity);
     let first = gateway.connect_quic("a", cloud.address);

@@ -238,6 +238,17 @@ impl Gateway {
     }
 }
 
+/// Creates identities of the cloud `c` and of the gateway `train-7`; returns their folder, their
+/// authority and the gateway's.
+pub fn identities() -> (tempfile::TempDir, Authority, (TlsIdentity, Issued)) {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    let authority = Authority::create(dir, "Test", false).unwrap();
+    issue(&authority, dir, "c", NodeRole::Cloud);
+    let gateway = issue(&authority, dir, "train-7", NodeRole::Gateway);
+    (folder, authority, gateway)
+}
+
 /// Issues a certificate; gives the issued files, too.
 pub fn issue(
     authority: &Authority,

@@ -172,7 +172,7 @@ mod tests {
     use polyrail_model::{FlowKind, FlowName, SessionKey, UserId};
 
     use super::*;
-    use crate::{FlowPhase, FlowState, RefusedCounts};
+    use crate::{FlowPhase, FlowState};
 
     fn flow(session: u64, number: u64) -> FlowState {
         FlowState {
@@ -224,17 +224,8 @@ mod tests {
                 .collect();
             let user = |place: &UserPlace| UserState {
                 user: place.to_string(),
-                gateway: None,
-                address: None,
-                group: None,
                 flows: place.flows.0,
-                sent_bytes: None,
-                received_bytes: None,
-                dials: 0,
-                dials_waiting: 0,
-                refused: RefusedCounts::default(),
-                refused_reason: None,
-                refused_at: None,
+                ..UserState::default()
             };
             let users = places.iter().map(user).collect();
             UserPage { users, next: places.last().copied().filter(|_| next), places }

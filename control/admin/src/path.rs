@@ -14,7 +14,7 @@ use polyrail_config::{Cap, CapAction, CarrierRole, Mode, RateLimit};
 ///
 /// A gateway lists every carrier of its configuration, in its order. A cloud lists a carrier of a
 /// gateway from its first path until the session's end, ordered by name.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PathState {
     /// Its name in this interface: the carrier's name; on a cloud `GATEWAY:CARRIER`.
     pub name: String,
@@ -93,7 +93,7 @@ pub enum CapLevel {
 }
 
 /// The state of a path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PathPhase {
     /// It carries data, or is ready to.
@@ -101,6 +101,7 @@ pub enum PathPhase {
     /// Its connection makes no progress.
     Stalled,
     /// It has no connection.
+    #[default]
     Down,
     /// It is disabled by the operator.
     Disabled,

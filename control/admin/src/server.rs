@@ -1,7 +1,7 @@
 //! The control thread: its start, its tasks and its end.
 
 use std::io;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,7 +24,7 @@ use super::{
     routes,
 };
 use crate::{links, usage};
-use polyrail_config::{Admin, Config, PageConfig, Tables};
+use polyrail_config::{Admin, Config, Tables};
 use polyrail_identity::NodeRole;
 
 /// Options of the control thread.
@@ -76,9 +76,9 @@ pub fn start_with<C: Tables>(
     let admin = options.config.common.admin.as_ref();
     let bound = admin.map(|Admin { socket }| socket::bind(socket)).transpose()?;
     let page = options.config.common.page.as_ref();
-    let page = page.map(|PageConfig { listen }| page::bind(*listen)).transpose()?;
+    let page = page.map(|page| listen(page.listen, "page.listen")).transpose()?;
     let scraped = options.config.common.metrics;
-    let scraped = scraped.map(|scraped| metrics::listen(scraped.listen)).transpose()?;
+    let scraped = scraped.map(|scraped| listen(scraped.listen, "metrics.listen")).transpose()?;
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let (mut handle, channels) = AdminHandle::pair();
     let (further, senders): (Vec<_>, Vec<_>) = wakers.iter().map(|_| handle.further()).unzip();
@@ -94,7 +94,11 @@ pub fn start_with<C: Tables>(
         let control = Arc::new(control);
         runtime.block_on(async {
             tokio::spawn(reload_on_request(control.clone(), reload));
-            tokio::spawn(page::serve(control.clone(), page));
+            if let Some(listener) = page {
+                let router = page::router(control.clone());
+                let most = page::CONNECTIONS_MAX;
+                tokio::spawn(accept_tcp(listener, router, most, "the status page"));
+            }
             let counts =
                 usage.map(|path| tokio::spawn(usage::watch(control.clone(), path, metered)));
             run(control, (bound, scraped), events, lost, watch_links).await;
@@ -166,7 +170,8 @@ async fn run<C: Tables>(
         tokio::spawn(accept(control.clone(), listener));
     }
     if let Some(listener) = scraped {
-        tokio::spawn(accept_scrapers(control.clone(), listener));
+        let router = metrics::router(control.clone());
+        tokio::spawn(accept_tcp(listener, router, SCRAPERS_MAX, "the metrics"));
     }
     if C::ROLE == NodeRole::Gateway {
         tokio::spawn(metrics::report_to_cloud(control.clone()));
@@ -208,13 +213,26 @@ async fn accept<C: Tables>(control: Arc<Control<C>>, listener: UnixListener) {
     }
 }
 
-async fn accept_scrapers<C: Tables>(control: Arc<Control<C>>, listener: TcpListener) {
+/// Opens the listener that this key of the configuration demands.
+pub(super) fn listen(address: SocketAddr, key: &str) -> io::Result<TcpListener> {
+    let open = || {
+        let listener = TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    };
+    open().map_err(|error: io::Error| {
+        let reason = format!("cannot listen on {address} ({key}): {error}");
+        io::Error::new(error.kind(), reason)
+    })
+}
+
+async fn accept_tcp(listener: TcpListener, router: Router, max: usize, what: &str) {
     match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => {
             let accept = || async { Ok(listener.accept().await?.0) };
-            serve_all(accept, metrics::router(control), SCRAPERS_MAX).await;
+            serve_all(accept, router, max).await;
         }
-        Err(error) => tracing::error!(%error, "cannot serve the metrics"),
+        Err(error) => tracing::error!(%error, "cannot serve {what}"),
     }
 }
 

@@ -155,10 +155,11 @@ pub struct TunnelCounts {
 }
 
 /// Where a session stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SessionPhase {
     /// The gateway waits for the cloud's first answer.
+    #[default]
     Opening,
     /// It has a path.
     Up,
@@ -167,7 +168,7 @@ pub enum SessionPhase {
 }
 
 /// One session.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SessionState {
     /// Its name in logs and events.
     pub id: String,

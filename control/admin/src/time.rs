@@ -11,14 +11,19 @@ use time::format_description::well_known::Rfc3339;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Timestamp(OffsetDateTime);
 
+/// The beginning of 1970.
+impl Default for Timestamp {
+    fn default() -> Self {
+        Self(OffsetDateTime::UNIX_EPOCH)
+    }
+}
+
 impl Timestamp {
     /// This moment.
     pub fn now() -> Self {
         Self::from(SystemTime::now())
     }
-}
 
-impl Timestamp {
     /// Seconds since 1970.
     pub fn since_epoch_s(self) -> f64 {
         self.0.unix_timestamp_nanos() as f64 / 1e9

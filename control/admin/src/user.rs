@@ -12,7 +12,7 @@ use super::Timestamp;
 use super::page_query::{PAGE_MAX, limit, parsed};
 
 /// One user with open flows, recent traffic or recent refusals: an entry of `GET /v1/users`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct UserState {
     /// Its number in logs, 16 hexadecimal digits; the same on the gateway and on the cloud.
     pub user: String,

@@ -2,32 +2,32 @@
 
 #[path = "../../admin/src/tests/schema.rs"]
 mod schema;
+mod scripted;
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command as Process, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Duration;
 
-use mio::{Events, Poll, Token, Waker};
 use polyrail_admin::metrics::MetricsSnapshot;
 use polyrail_admin::{
-    AdminCommand, AdminError, AdminEvent, AdminOptions, CapLevel, CapState, CloudPhase, CloudState,
-    DrainState, FlowPage, FlowPhase, FlowState, LinkDbProbe, PathChange, PathCounters, PathPhase,
-    PathState, RefusedCounts, SkippedCarrier, Snapshot, SpeedtestPhase, SpeedtestRow,
-    SpeedtestState, StartOptions, Timestamp, UserPage, UserState,
+    AdminCommand, AdminError, AdminEvent, CapLevel, CapState, CloudPhase, CloudState, DrainState,
+    FlowPage, FlowPhase, FlowState, LinkDbProbe, PathChange, PathCounters, PathPhase, PathState,
+    RefusedCounts, SkippedCarrier, Snapshot, SpeedtestPhase, SpeedtestRow, SpeedtestState,
+    Timestamp, UserPage, UserState,
 };
-use polyrail_config::{CarrierRole, GatewayConfig, GatewayTables, Mode, Overrides};
-use polyrail_identity::{Authority, IssueRequest, NodeRole};
-use polyrail_model::{FlowKind, FlowName, Identity, SessionKey, TunnelMode};
+use polyrail_config::{GatewayTables, Mode};
+use polyrail_identity::NodeRole;
+use polyrail_model::{FlowKind, FlowName, SessionKey, TunnelMode};
 use polyrail_predictor::worker::{Feeder, Input, LinkDbSettings, Options, Worker};
+use scripted::Daemon;
 
 const TEXT: &str = r#"[tls]
-certificate = "g.crt"
-key = "g.key"
+certificate = "n.crt"
+key = "n.key"
 authority = "ca.crt"
 [cloud]
 name = "c"
@@ -40,59 +40,17 @@ listen = ["127.0.0.1:1080"]
 socket = "s"
 "#;
 
-/// A control thread with a data plane that answers, in a folder of its own.
-struct Daemon {
-    folder: tempfile::TempDir,
-    waker: Arc<Waker>,
-    over: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+fn start(linkdb: Option<LinkDbProbe>) -> Daemon {
+    let mut mode = Mode::Auto;
+    Daemon::start(TEXT, linkdb, Vec::new(), move |handle, command| {
+        answer(command, &mut mode);
+        handle.publish(AdminEvent::QuicRetried { path: "a".to_owned() });
+    })
 }
 
 impl Daemon {
-    fn start() -> Self {
-        Self::with_linkdb(None)
-    }
-
-    fn with_linkdb(linkdb: Option<LinkDbProbe>) -> Self {
-        let folder = tempfile::tempdir().expect("a daemon starts");
-        let dir = folder.path();
-        let authority = Authority::create(dir, "Test", false).expect("a daemon starts");
-        let (name, role, out) =
-            (Identity::new("g").expect("a daemon starts"), NodeRole::Gateway, dir.to_owned());
-        authority
-            .issue(&IssueRequest { name, role, days: 397, out, force: false })
-            .expect("a daemon starts");
-        let file = dir.join("gateway.toml");
-        std::fs::write(&file, TEXT).expect("a daemon starts");
-        let mut poll = Poll::new().expect("a daemon starts");
-        let waker = Arc::new(Waker::new(poll.registry(), Token(0)).expect("a daemon starts"));
-        let options = AdminOptions {
-            config: GatewayConfig::load(&file, &Overrides::default()).expect("a daemon starts"),
-            start: StartOptions { file, ..StartOptions::default() },
-            waker: waker.clone(),
-            watch_links: false,
-            usage: None,
-            linkdb,
-        };
-        let handle = polyrail_admin::start(options).expect("a daemon starts");
-        let over = Arc::new(AtomicBool::new(false));
-        let ends = over.clone();
-        let thread = thread::spawn(move || {
-            let mut events = Events::with_capacity(4);
-            let mut mode = Mode::Auto;
-            while !ends.load(Ordering::Relaxed) {
-                poll.poll(&mut events, None).expect("a daemon starts");
-                while let Some(command) = handle.try_recv() {
-                    answer(command, &mut mode);
-                    handle.publish(AdminEvent::QuicRetried { path: "a".to_owned() });
-                }
-            }
-        });
-        Self { folder, waker, over, thread: Some(thread) }
-    }
-
     fn socket(&self) -> PathBuf {
-        self.folder.path().join("s")
+        self.folder().join("s")
     }
 
     /// Runs `polyrail` with this daemon's socket: exit code, output, errors.
@@ -104,16 +62,6 @@ impl Daemon {
         let (code, out, complaint) = self.polyrail(arguments);
         assert_eq!((code, complaint.as_str()), (0, ""), "{arguments}: {out}");
         out
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        self.over.store(true, Ordering::Relaxed);
-        let _ = self.waker.wake();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
     }
 }
 
@@ -226,17 +174,13 @@ fn flow(number: u64) -> FlowState {
 fn user() -> UserState {
     UserState {
         user: "00000000000000ab".to_owned(),
-        gateway: None,
         address: Some("198.18.0.2".parse().expect("an address")),
-        group: None,
         flows: 5,
         sent_bytes: Some(7_500),
-        received_bytes: None,
-        dials: 0,
-        dials_waiting: 0,
         refused: RefusedCounts { quota: 3, ..RefusedCounts::default() },
         refused_reason: Some("too many dials".to_owned()),
         refused_at: Some(Timestamp::now()),
+        ..UserState::default()
     }
 }
 
@@ -257,21 +201,12 @@ fn path(configured_mode: Mode) -> PathState {
         carrier: "a".to_owned(),
         peer: Some("c".to_owned()),
         enabled: true,
-        role: CarrierRole::Primary,
-        rate_limit_bits_per_s: None,
-        cap: None,
-        interface: None,
         configured_mode,
         mode: Some(TunnelMode::Tls),
         state: PathPhase::NoInterface,
         since: Timestamp::now(),
-        decision: None,
-        demotion: None,
         counters: PathCounters { sent_bytes: 1_500_000, ..PathCounters::default() },
-        local_address: None,
-        peer_address: None,
-        link: None,
-        connections: Vec::new(),
+        ..PathState::default()
     }
 }
 
@@ -300,10 +235,10 @@ fn shown(mut process: Process) -> (i32, String, String) {
 
 #[test]
 fn operator_inspects_and_changes_paths() {
-    let daemon = Daemon::start();
+    let daemon = start(None);
     let text = daemon.fine("status");
     assert!(text.starts_with("polyrail-gateway 0.1.0, process "), "{text}");
-    assert!(text.contains("gateway.toml, read 2") && text.contains("no session"), "{text}");
+    assert!(text.contains("daemon.toml, read 2") && text.contains("no session"), "{text}");
     assert!(text.contains("cloud 1        c: going away, flows: 1\n"), "{text}");
     assert!(text.contains("cloud 2        d: up, current, flows: 2\n"), "{text}");
     let text = daemon.fine("status --json");
@@ -368,7 +303,7 @@ to c; the test competed with passengers as one user
 
 #[test]
 fn operator_lists_flows_and_users() {
-    let daemon = Daemon::start();
+    let daemon = start(None);
     let text = daemon.fine("flows");
     let words: Vec<Vec<_>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(words.len() as u64, 1 + FLOWS, "all pages: {text}");
@@ -399,7 +334,7 @@ fn probe(worker: Feeder) -> LinkDbProbe {
 
 #[test]
 fn operator_inspects_linkdb() {
-    let daemon = Daemon::start();
+    let daemon = start(None);
     let (code, out, complaint) = daemon.polyrail("linkdb status");
     assert_eq!((code, out.as_str()), (1, ""), "{complaint}");
     assert!(complaint.contains("LinkDB is disabled: set linkdb.path"), "{complaint}");
@@ -415,7 +350,7 @@ fn operator_inspects_linkdb() {
     let options = Options { role, name, path: file, settings, seed: 1, notify };
     let linkdb = Worker::start(options).unwrap();
     linkdb.feed(Input::Up { session: SessionKey(1), peer: "train-7".to_owned() });
-    let daemon = Daemon::with_linkdb(Some(probe(linkdb.feeder())));
+    let daemon = start(Some(probe(linkdb.feeder())));
     let text = daemon.fine("linkdb status");
     let database = format!("database       {}\n", path.display());
     for part in
@@ -453,8 +388,8 @@ fn operator_inspects_linkdb() {
 
 #[test]
 fn reload_prints_changes_or_the_reason() {
-    let daemon = Daemon::start();
-    let file = daemon.folder.path().join("gateway.toml");
+    let daemon = start(None);
+    let file = daemon.folder().join("daemon.toml");
     assert_eq!(daemon.fine("reload"), "reloaded: no changes\n");
     std::fs::write(&file, format!("mode = \"tls\"\n{TEXT}")).unwrap();
     assert_eq!(daemon.fine("reload"), "mode: auto -> tls\nreloaded: 1 changed\n");
@@ -465,12 +400,12 @@ fn reload_prints_changes_or_the_reason() {
     std::fs::write(&file, TEXT.replace("\"a\"", "\"A\"")).unwrap();
     let (code, _, complaint) = daemon.polyrail("reload");
     assert_eq!(code, 1);
-    assert!(complaint.contains("gateway.toml:9:8: carrier[1].name: "), "{complaint}");
+    assert!(complaint.contains("daemon.toml:9:8: carrier[1].name: "), "{complaint}");
 }
 
 #[test]
 fn events_are_shown_and_followed() {
-    let daemon = Daemon::start();
+    let daemon = start(None);
     let text = daemon.fine("events");
     assert!(text.ends_with("  started\n") || text.contains("  started"), "{text}");
     let mut child = Killed(

@@ -1,8 +1,6 @@
 //! The choice of carriers, and tests that cannot start.
 
 use super::*;
-use polyrail_admin::{PathCounters, Timestamp};
-use polyrail_config::Mode;
 
 fn path(carrier: &str, state: PathPhase) -> PathState {
     PathState {
@@ -10,21 +8,8 @@ fn path(carrier: &str, state: PathPhase) -> PathState {
         carrier: carrier.to_owned(),
         peer: Some("c".to_owned()),
         enabled: true,
-        role: CarrierRole::Primary,
-        rate_limit_bits_per_s: None,
-        cap: None,
-        interface: None,
-        configured_mode: Mode::Auto,
-        mode: None,
         state,
-        since: Timestamp::now(),
-        decision: None,
-        demotion: None,
-        counters: PathCounters::default(),
-        local_address: None,
-        peer_address: None,
-        link: None,
-        connections: Vec::new(),
+        ..PathState::default()
     }
 }
 

@@ -6,8 +6,9 @@ use anyhow::Result;
 
 use crate::addresses::{Family, GATEWAY};
 use crate::configuration::{Configuration, strings};
-use crate::process::{Process, Program};
-use crate::world::World;
+use crate::lab::Side;
+use crate::process::Process;
+use crate::world::{World, start_daemon};
 
 use super::probe::Way;
 
@@ -32,8 +33,7 @@ impl OtherTrain {
             world.carriers.iter().map(|carrier| carrier.name().to_owned()).collect();
         let mut file = Configuration::gateway(world.keys.folder(), &names);
         let proxy = GATEWAY.at(Family::V4, PORT + number);
-        file.set("tls.certificate", key_file(world, &name, "crt"));
-        file.set("tls.key", key_file(world, &name, "key"));
+        file.set_identity(world.keys.folder(), &name);
         file.set("socks5.listen", strings([proxy]));
         file.set("socks5.reply", "dialed");
         let folder = world.lab.folder();
@@ -49,20 +49,11 @@ impl OtherTrain {
         }
         file.remove("intercept");
         file.remove("dns");
-        let path = folder.join(format!("{name}.toml"));
-        file.write(&path)?;
-        let program = world.programs.path("polyrail-gateway");
-        let mut process = Program::new(&name, program, world.lab.log(&name))
-            .arg("--config")
-            .arg(&path)
-            .start(&world.lab.gateway)?;
+        file.write(&folder.join(format!("{name}.toml")))?;
+        let mut process = start_daemon(&world.lab, &world.programs, Side::Gateway, &name)?;
         process.wait_for_log("carrier up", std::time::Duration::from_secs(15))?;
         Ok(Self { process, way: Way::Proxy(proxy), socket })
     }
-}
-
-fn key_file(world: &World, name: &str, end: &str) -> String {
-    world.keys.folder().join(format!("{name}.{end}")).display().to_string()
 }
 
 /// The SOCKS5 port of the gateway with the number 0.

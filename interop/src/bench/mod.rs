@@ -14,6 +14,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::lab::in_thread;
 use crate::privilege;
 use crate::report::{Report, results_folder};
 use crate::world::{Plan, World};
@@ -171,16 +172,9 @@ where
     T: Send,
     F: FnOnce(&mut World) -> Result<T> + Send,
 {
-    std::thread::scope(|scope| {
-        let worker = scope.spawn(move || {
-            let mut world = World::start(plan)?;
-            let outcome = measure(&mut world);
-            if outcome.is_err() {
-                eprintln!("{}", world.tails());
-            }
-            outcome
-        });
-        worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    in_thread(move || {
+        let mut world = World::start(plan)?;
+        measure(&mut world).inspect_err(|_| eprintln!("{}", world.tails()))
     })
 }
 
@@ -206,7 +200,7 @@ pub(crate) fn assignments(
 }
 
 /// A random seed, which is printed; `POLYRAIL_SEED` sets it.
-pub(crate) fn fresh_seed(what: &str) -> u64 {
+pub fn fresh_seed(what: &str) -> u64 {
     let given = std::env::var("POLYRAIL_SEED").ok().and_then(|text| text.parse().ok());
     let seed = given.unwrap_or_else(|| RandomState::new().hash_one(what));
     println!("{what}: POLYRAIL_SEED={seed}");

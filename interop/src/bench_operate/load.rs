@@ -16,6 +16,7 @@ use crate::addresses::{self, Family, SERVER};
 use crate::bench::{Effort, fresh_seed, in_world};
 use crate::carrier::Link;
 use crate::client;
+use crate::lab::in_thread;
 use crate::metrics::{LISTEN, Scrape};
 use crate::report::{Goal, Report};
 use crate::services;
@@ -45,19 +46,12 @@ const SETTLED: Duration = Duration::from_millis(1_500);
 
 /// Runs on at most [`CORES`] cores: the daemons, the emulator and this program share them.
 pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
-    std::thread::scope(|scope| {
-        // Threads and processes that this thread starts inherit its cores.
-        let pinned = scope.spawn(move || {
-            let cores = pin()?;
-            println!("load: on the cores {cores:?}");
-            let mut report = Report::default();
-            report.result("load_cores", cores.len() as f64, "cores", Goal::None, &[]);
-            loads(&mut report, effort)?;
-            Ok::<_, anyhow::Error>(report)
-        });
-        let measured = pinned.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-        report.append(measured);
-        Ok(())
+    // Threads and processes that this thread starts inherit its cores.
+    in_thread(|| {
+        let cores = pin()?;
+        println!("load: on the cores {cores:?}");
+        report.result("load_cores", cores.len() as f64, "cores", Goal::None, &[]);
+        loads(report, effort)
     })
 }
 

@@ -14,7 +14,7 @@ use nix::sys::signal::Signal;
 use crate::admin;
 use crate::bench::{Effort, Suite};
 use crate::fleet::{Fleet, GATEWAYS, answer_within, echo, echo_within};
-use crate::lab::Side;
+use crate::lab::{Side, in_thread};
 use crate::report::{Goal, Report, median};
 
 /// The figures of `make bench-operate`.
@@ -155,15 +155,8 @@ where
     T: Send,
     F: FnOnce(&mut Fleet) -> Result<T> + Send,
 {
-    std::thread::scope(|scope| {
-        let worker = scope.spawn(move || {
-            let mut fleet = Fleet::start().context("setting up")?;
-            let outcome = measure(&mut fleet);
-            if outcome.is_err() {
-                eprintln!("{}", fleet.tails());
-            }
-            outcome
-        });
-        worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    in_thread(move || {
+        let mut fleet = Fleet::start().context("setting up")?;
+        measure(&mut fleet).inspect_err(|_| eprintln!("{}", fleet.tails()))
     })
 }

@@ -4,11 +4,12 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use polyrail_emulator::statistics::quantile;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
+use super::plan;
 use super::worlds::Worlds;
-use super::{at_quantile, plan};
 use crate::admin;
 use crate::bench::{Effort, fresh_seed};
 use crate::bulk::{Bulk, Source};
@@ -109,8 +110,8 @@ pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
         let goal = if case.has_goal { Goal::AtMost(GOAL_MS) } else { Goal::None };
         let name = format!("blackout_{}_{mode}", case.name);
         report.result(&format!("{name}_median"), median(&times), "ms", goal, &times);
-        for (quantile, word) in QUANTILES {
-            let value = at_quantile(&times, quantile);
+        for (share, word) in QUANTILES {
+            let value = quantile(&times, share);
             report.result(&format!("{name}_{word}"), value, "ms", Goal::None, &[]);
         }
     }

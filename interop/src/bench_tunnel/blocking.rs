@@ -11,10 +11,11 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use polyrail_emulator::statistics::quantile;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
-use super::{at_quantile, congestion, worlds::Worlds};
+use super::{congestion, worlds::Worlds};
 use crate::addresses::{self, Family, SERVER};
 use crate::bench::{Effort, fresh_seed};
 use crate::bulk::{Bulk, Source};
@@ -65,7 +66,7 @@ pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
     let mut rates = [const { Vec::new() }; 2];
     for round in 0..rounds {
         let both = worlds.together(round)?;
-        let [p95, p99] = [0.95, 0.99].map(|q| [0, 1].map(|mode| at_quantile(&both[mode].0, q)));
+        let [p95, p99] = [0.95, 0.99].map(|q| [0, 1].map(|mode| quantile(&both[mode].0, q)));
         ratios.push(p95[0] / p95[1]);
         for (list, value) in quantiles.iter_mut().zip([p95[0], p95[1], p99[0], p99[1]]) {
             list.push(value);
@@ -105,7 +106,7 @@ pub(super) fn static_links(report: &mut Report, effort: Effort) -> Result<()> {
         if round == rounds {
             *bulk = Some(start_bulk(world)?);
         }
-        Ok(at_quantile(&deliveries(world, time)?, 0.95))
+        Ok(quantile(&deliveries(world, time)?, 0.95))
     };
     let worlds = Worlds::start(&plans, prepare, measure)?;
     let (mut idle, mut beside) = ([const { Vec::new() }; 2], [const { Vec::new() }; 2]);

@@ -55,25 +55,3 @@ fn restart_gateway(world: &mut World) -> Result<()> {
     world.wait_for_carriers()?;
     world.wait_until_up()
 }
-
-/// The smallest value that this share of the values does not exceed; 0 without values.
-fn at_quantile(values: &[f64], quantile: f64) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let rank = (quantile * sorted.len() as f64).ceil() as usize;
-    sorted.get(rank.saturating_sub(1)).copied().unwrap_or(0.0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_quantile_is_one_of_the_values() {
-        let values: Vec<f64> = (1..=50).rev().map(f64::from).collect();
-        for (quantile, value) in [(0.0, 1.0), (0.5, 25.0), (0.95, 48.0), (1.0, 50.0)] {
-            assert_eq!(at_quantile(&values, quantile), value, "{quantile}");
-        }
-        assert_eq!(at_quantile(&[], 0.5), 0.0);
-    }
-}

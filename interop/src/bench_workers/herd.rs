@@ -19,6 +19,7 @@ use crate::lab::{Lab, Side};
 use crate::metrics::{self, Scrape};
 use crate::process::{Process, Program};
 use crate::programs::Programs;
+use crate::world::start_daemon;
 use crate::{admin, client, services};
 
 /// Where a server sends without end.
@@ -81,7 +82,7 @@ impl Herd {
         file.set("metrics.listen", metrics::LISTEN.to_string());
         file.set("admin.socket", lab.folder().join("cloud.sock").display().to_string());
         file.write(&lab.folder().join("cloud.toml"))?;
-        let cloud = spawn(&lab, &programs, Side::Cloud, "cloud")?;
+        let cloud = start_daemon(&lab, &programs, Side::Cloud, "cloud")?;
         let (none, holder) = (Vec::new(), None);
         let mut herd = Self { gateways: none, cloud, holder, _emulator, lab, keys, programs };
         for number in 0..gateways {
@@ -108,7 +109,7 @@ impl Herd {
         file.set("cloud.addresses", strings([CLOUD.at(Family::V4, CLOUD_PORT)]));
         file.set("socks5.listen", strings([proxy(number)]));
         file.write(&self.lab.folder().join(format!("{name}.toml")))?;
-        spawn(&self.lab, &self.programs, Side::Gateway, &name)
+        start_daemon(&self.lab, &self.programs, Side::Gateway, &name)
     }
 
     /// The worker of each gateway: sessions of worker `w` of two have the numbers `w + 1`, `w + 3`,
@@ -167,7 +168,7 @@ impl Herd {
         self.cloud.signal(signal)?;
         self.cloud.wait(limit)?;
         let begun = OffsetDateTime::now_utc();
-        self.cloud = spawn(&self.lab, &self.programs, Side::Cloud, "cloud")?;
+        self.cloud = start_daemon(&self.lab, &self.programs, Side::Cloud, "cloud")?;
         self.wait_for_all(limit)?;
         let scrape = Scrape::of(&self.lab.cloud)?;
         let turn = scrape.quantile_since(&Scrape::default(), TURNS, 0.99).context("no turns")?;
@@ -233,17 +234,6 @@ fn returns(log: &str, start: OffsetDateTime) -> Result<Vec<f64>> {
     let mut after: Vec<f64> = last.into_values().filter(|at| *at > 0.0).collect();
     after.sort_by(f64::total_cmp);
     Ok(after)
-}
-
-fn spawn(lab: &Lab, programs: &Programs, side: Side, name: &str) -> Result<Process> {
-    let file: PathBuf = lab.folder().join(format!("{name}.toml"));
-    let namespace = if side == Side::Gateway { &lab.gateway } else { &lab.cloud };
-    Program::new(name, programs.daemon(side), lab.log(name))
-        .arg("--config")
-        .arg(file)
-        .resolver(&lab.resolver_file(side == Side::Cloud))
-        .start(namespace)
-        .with_context(|| format!("starting {name}"))
 }
 
 fn proxy(gateway: usize) -> SocketAddr {

@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
 
+use super::START_LIMIT;
 use super::herd::{Herd, Return, TURNS};
-use super::{START_LIMIT, in_thread};
 use crate::bench::Effort;
 use crate::carrier::Medium;
+use crate::lab::in_thread;
 use crate::metrics::Scrape;
 use crate::report::{Goal, Report};
 use crate::usage;

@@ -16,6 +16,7 @@ use anyhow::{Context, Result};
 
 use crate::bench::{Effort, Suite};
 use crate::carrier::Medium;
+use crate::lab::in_thread;
 use crate::report::{Goal, Report, median};
 use crate::usage;
 use herd::Herd;
@@ -102,14 +103,6 @@ fn read_for(mut flow: TcpStream, time: Duration) -> Result<u64> {
         bytes += flow.read(&mut chunk).context("a download")? as u64;
     }
     Ok(bytes)
-}
-
-/// Measures in a lab on a thread of its own.
-fn in_thread<T: Send>(measure: impl FnOnce() -> Result<T> + Send) -> Result<T> {
-    std::thread::scope(|scope| {
-        let worker = scope.spawn(measure);
-        worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
 }
 
 /// How long the daemons may take until all gateways have their paths.

@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use super::herd::Herd;
-use super::{START_LIMIT, in_thread, read_for};
+use super::{START_LIMIT, read_for};
 use crate::attack::gateway::{FLOODS, Flood, flood_until};
 use crate::bench::Effort;
 use crate::carrier::{Link, Medium};
+use crate::lab::in_thread;
 use crate::report::{Goal, Report, median};
 use crate::usage;
 

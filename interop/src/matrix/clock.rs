@@ -145,11 +145,7 @@ pub fn run(rows: &[Row], tolerance: u32) -> Result<Vec<RowResult>> {
 fn in_world(row: &Row, tolerance: u32, outcome: &mut RowResult) -> Result<()> {
     let plan = row::plan(row, &[], RATE_MBIT_S).proxy_alone();
     let mut world = World::start_cold(&plan).context("setting up")?;
-    let result = download(&mut world, row, tolerance, outcome);
-    if result.is_err() {
-        println!("{}", world.tails());
-    }
-    result
+    download(&mut world, row, tolerance, outcome).inspect_err(|_| println!("{}", world.tails()))
 }
 
 fn download(world: &mut World, row: &Row, tolerance: u32, outcome: &mut RowResult) -> Result<()> {

@@ -138,10 +138,7 @@ fn in_world(row: &Row, tolerance: u32, logs: Option<&Path>, outcome: &mut RowRes
     if let Some(folder) = logs {
         keep_logs(&world, folder)?;
     }
-    if result.is_err() {
-        println!("{}", world.tails());
-    }
-    result
+    result.inspect_err(|_| println!("{}", world.tails()))
 }
 
 pub(super) fn keep_logs(world: &World, folder: &Path) -> Result<()> {

@@ -109,10 +109,7 @@ impl SkewRow {
         if let Some(folder) = logs {
             row::keep_logs(&world, folder)?;
         }
-        if result.is_err() {
-            println!("{}", world.tails());
-        }
-        result
+        result.inspect_err(|_| println!("{}", world.tails()))
     }
 
     /// A passenger's datagrams cross, or a newer gateway rejects them and says why.

@@ -20,11 +20,7 @@ const BACK_LIMIT: Duration = Duration::from_secs(25);
 fn flows_move_to_another_cloud_after_a_death_and_in_a_drain_but_not_in_a_blackout() -> Result<()> {
     beside_others(|| {
         let mut fleet = Fleet::start().context("setting up")?;
-        let outcome = play(&mut fleet);
-        if outcome.is_err() {
-            println!("{}", fleet.tails());
-        }
-        outcome
+        play(&mut fleet).inspect_err(|_| println!("{}", fleet.tails()))
     })
 }
 

@@ -6,13 +6,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use polyrail_interop::addresses::{Family, SERVER};
+use polyrail_interop::bench::fresh_seed;
 use polyrail_interop::client::{self, PATIENCE};
 use polyrail_interop::exchange::{Exchange, Verdicts};
 use polyrail_interop::world::{Plan, World};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
-use crate::{in_both_modes, seed};
+use crate::in_both_modes;
 
 const BOUND: Duration = Duration::from_secs(90);
 const FLOWS: u64 = 200;
@@ -24,7 +25,7 @@ const PORT: u16 = 4000;
 #[test]
 fn two_hundred_flows_with_half_closes_and_resets_while_carriers_flap() -> Result<()> {
     in_both_modes(&Plan::twins(), BOUND, |world| {
-        let mut generator = Pcg64::seed_from_u64(seed("flapping"));
+        let mut generator = Pcg64::seed_from_u64(fresh_seed("flapping"));
         let verdicts = Verdicts::default();
         for address in SERVER.both(PORT) {
             verdicts.serve(&world.lab.server, address)?;

@@ -10,8 +10,8 @@ use polyrail_interop::client;
 use polyrail_interop::configuration::{Configuration, GATEWAY_NAME, strings};
 use polyrail_interop::intruder::{self, ALPN, Tls};
 use polyrail_interop::keys::Keys;
-use polyrail_interop::process::Program;
-use polyrail_interop::world::{Plan, World};
+use polyrail_interop::lab::Side;
+use polyrail_interop::world::{Plan, World, start_daemon};
 use polyrail_session::wire::{self, Decoder, Frame, Greeting, Terms, VERSION};
 
 use crate::scenario;
@@ -131,13 +131,8 @@ fn gateway_refuses_a_cloud_with_another_name() -> Result<()> {
         configuration.remove("intercept");
         configuration.remove("dns");
         configuration.set("socks5.listen", strings(["127.0.0.1:1081"]));
-        let path = world.lab.folder().join("mistaken.toml");
-        configuration.write(&path)?;
-        let program = world.programs.path("polyrail-gateway");
-        let mut mistaken = Program::new("mistaken gateway", program, world.lab.log("mistaken"))
-            .arg("--config")
-            .arg(&path)
-            .start(&world.lab.gateway)?;
+        configuration.write(&world.lab.folder().join("mistaken.toml"))?;
+        let mut mistaken = start_daemon(&world.lab, &world.programs, Side::Gateway, "mistaken")?;
         mistaken.wait_for_log("expected was", SOON)?;
         healthy.verify(&file).context("the healthy flow")?;
         Ok(())

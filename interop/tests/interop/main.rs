@@ -26,12 +26,11 @@ mod udp;
 mod wishes;
 mod workers;
 
-use std::hash::{BuildHasher, RandomState};
 use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use polyrail_interop::lab::Side;
+use polyrail_interop::lab::{Side, in_thread};
 use polyrail_interop::privilege;
 use polyrail_interop::world::{Plan, World};
 
@@ -55,7 +54,7 @@ where
         return Ok(());
     }
     let _shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
-    on_thread(work)
+    in_thread(work)
 }
 
 /// Runs one scenario [in both modes](both_modes) while other scenarios run.
@@ -96,19 +95,11 @@ where
         return Ok(());
     }
     let _machine = MACHINE.write().unwrap_or_else(PoisonError::into_inner);
-    on_thread(work)
+    in_thread(work)
 }
 
 fn namespaces_or_skip() -> Result<bool> {
     privilege::namespaces_or_skip(std::thread::current().name().unwrap_or("scenario"))
-}
-
-/// Runs on a new thread, which may move to other namespaces. Its children end with it.
-fn on_thread(work: impl FnOnce() -> Result<()> + Send) -> Result<()> {
-    std::thread::scope(|scope| {
-        let worker = scope.spawn(work);
-        worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
 }
 
 fn in_world<F>(plan: &Plan, bound: Duration, work: F) -> Result<()>
@@ -125,18 +116,5 @@ where
         }
         Ok(())
     });
-    if outcome.is_err() {
-        println!("{}", world.tails());
-    }
-    outcome
-}
-
-/// A random seed, or the one in `POLYRAIL_SEED`. It is always printed.
-fn seed(what: &str) -> u64 {
-    let seed = std::env::var("POLYRAIL_SEED")
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or_else(|| RandomState::new().hash_one(what));
-    println!("{what}: POLYRAIL_SEED={seed}");
-    seed
+    outcome.inspect_err(|_| println!("{}", world.tails()))
 }

@@ -114,11 +114,7 @@ fn scenario_of_some(plan: &Plan, work: impl FnOnce(&mut World) -> Result<()> + S
     crate::beside_others(|| {
         let mut world = World::start_cold(plan)?;
         world.wait_for_paths(&["alpha", "beta"])?;
-        let outcome = work(&mut world);
-        if outcome.is_err() {
-            println!("{}", world.tails());
-        }
-        outcome
+        work(&mut world).inspect_err(|_| println!("{}", world.tails()))
     })
 }
 

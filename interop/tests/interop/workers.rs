@@ -19,11 +19,7 @@ const SERVE_LIMIT: Duration = Duration::from_secs(15);
 fn flows_survive_restarts_of_carriers_that_arrive_at_any_worker() -> Result<()> {
     beside_others(|| {
         let mut fleet = Fleet::with_workers(WORKERS).context("setting up")?;
-        let outcome = play(&mut fleet);
-        if outcome.is_err() {
-            println!("{}", fleet.tails());
-        }
-        outcome
+        play(&mut fleet).inspect_err(|_| println!("{}", fleet.tails()))
     })
 }
 

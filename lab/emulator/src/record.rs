@@ -11,7 +11,7 @@ use crate::rail::{Course, Workload};
 pub const VERSION: u32 = 1;
 
 /// One contender on one trip.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Run {
     /// [`VERSION`].
     pub version: u32,

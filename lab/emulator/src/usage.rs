@@ -191,7 +191,7 @@ mod tests {
     use super::*;
     use crate::link::{Blackout, BlackoutWindow};
     use crate::rail::Course;
-    use crate::record::{CarrierRun, Machine, VERSION};
+    use crate::record::CarrierRun;
 
     const fn s(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
@@ -228,20 +228,11 @@ mod tests {
         };
         let samples = (0..=1_000).map(sample).collect();
         Run {
-            version: VERSION,
             course: Course { speed_kmh: 300, failures: 6.0, seed: 1, seconds: 120, carriers: 2 },
-            workload: Workload::Downloads,
             contender: contender.to_owned(),
-            repeat: 0,
             transfers: downloads.iter().map(|at| transfer(*at)).collect(),
-            messages: Vec::new(),
-            call: None,
-            copies: [0; 2],
             carriers: vec![CarrierRun { name: name.to_owned(), offered: [0; 2], samples }],
-            events: Vec::new(),
-            build: String::new(),
-            machine: Machine::default(),
-            starved: None,
+            ..Run::default()
         }
     }
 

@@ -30,10 +30,6 @@ impl Schedulerlet for RttLimit {
 struct First;
 
 impl Schedulerlet for First {
-    fn kind(&self) -> Kind {
-        Kind::SoftSelector
-    }
-
     fn apply(&mut self, sets: &mut PathSets, _input: &Input<'_>) {
         if let Some(path) = sets.candidates().iter().next() {
             sets.select(path);

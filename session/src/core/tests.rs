@@ -9,7 +9,7 @@ use polyrail_model::{
     Bytes, Destination, FlowId, HostName, NodeRole, PathId, PathWish, SessionKey, TunnelMode, Unit,
     UserId,
 };
-use polyrail_scheduler::{Chain, ChainSpec, Handler, Input, Kind, PathSets, SEGMENT, Schedulerlet};
+use polyrail_scheduler::{Chain, ChainSpec, Handler, Input, PathSets, SEGMENT, Schedulerlet};
 
 use super::outlet::Outlet;
 use super::session::Session;
@@ -23,10 +23,6 @@ use crate::wire::{Decoder, Frame, Terms};
 struct Waits(u64, Duration);
 
 impl Schedulerlet for Waits {
-    fn kind(&self) -> Kind {
-        Kind::SoftSelector
-    }
-
     fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
         if input.segment.flow.0 < self.0 {
             sets.wake_at(input.now + self.1);
@@ -208,10 +204,6 @@ fn stalls_measure_how_long_recovery_takes() {
 struct Sees(Arc<Mutex<Option<Duration>>>);
 
 impl Schedulerlet for Sees {
-    fn kind(&self) -> Kind {
-        Kind::SoftSelector
-    }
-
     fn apply(&mut self, _: &mut PathSets, input: &Input<'_>) {
         *self.0.lock().unwrap() = Some(input.segment.recovery);
     }

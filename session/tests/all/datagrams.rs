@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use polyrail_model::{BindingId, Bytes, Destination, PathId, UserId};
 use polyrail_scheduler::{
-    Chain, ChainSpec, Handler, Input, Kind, PathSets, PathView, SEGMENT, Schedulerlet,
+    Chain, ChainSpec, Handler, Input, PathSets, PathView, SEGMENT, Schedulerlet,
 };
 use polyrail_session::limits::BINDINGS_MAX;
 use polyrail_session::wire::{DATAGRAM_MAX, Decoder, Frame};
@@ -130,10 +130,6 @@ fn nothing_is_lost_when_the_path_of_a_real_time_flow_goes_dark() {
 struct Listener(Arc<AtomicBool>);
 
 impl Schedulerlet for Listener {
-    fn kind(&self) -> Kind {
-        Kind::SoftSelector
-    }
-
     fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
         self.0.store(input.paths[0].calls, Ordering::Relaxed);
         sets.select(0);

@@ -8,7 +8,7 @@ use crate::endpoints::{Pair, Wire, closes, drain};
 use polyrail_model::{
     Bytes, Destination, HostName, Identity, PathId, PathWish, TunnelMode, UserId,
 };
-use polyrail_scheduler::{Chain, ChainSpec, Handler, Input, Kind, PathSets, SEGMENT, Schedulerlet};
+use polyrail_scheduler::{Chain, ChainSpec, Handler, Input, PathSets, SEGMENT, Schedulerlet};
 use polyrail_session::limits::{self, SESSION_PATHS_MAX};
 use polyrail_session::{Endpoint, Event, PathReport, ResetReason, Settings, TunnelInfo, TunnelKey};
 
@@ -492,10 +492,6 @@ fn cap_of_zero_permits_one_segment_and_all_data_arrives() {
 struct Ahead(u64, usize);
 
 impl Schedulerlet for Ahead {
-    fn kind(&self) -> Kind {
-        Kind::SoftSelector
-    }
-
     fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
         let available = |path: &usize| input.paths.get(*path).is_some_and(|p| p.available());
         let Some(path) = [self.1, 1 - self.1].into_iter().find(available) else { return };

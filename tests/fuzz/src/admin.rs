@@ -12,9 +12,9 @@ use std::task::{Context, Poll};
 use polyrail_admin::metrics::MetricsSnapshot;
 use polyrail_admin::{
     AdminCommand, AdminError, AdminOptions, COMMANDS_MAX, DrainState, FlowPage, PathChange,
-    PathCounters, PathPhase, PathState, Snapshot, StartOptions, Timestamp, UserPage,
+    PathPhase, PathState, Snapshot, StartOptions, UserPage,
 };
-use polyrail_config::{CarrierRole, GatewayConfig, GatewayTables, Mode};
+use polyrail_config::{GatewayConfig, GatewayTables};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::runtime::{Builder, Runtime};
 
@@ -168,21 +168,9 @@ fn path() -> PathState {
         carrier: "a".to_owned(),
         peer: Some("cloud".to_owned()),
         enabled: true,
-        role: CarrierRole::Primary,
-        rate_limit_bits_per_s: None,
-        cap: None,
         interface: Some("wwan0".to_owned()),
-        configured_mode: Mode::Auto,
-        mode: None,
         state: PathPhase::Up,
-        since: Timestamp::now(),
-        decision: None,
-        demotion: None,
-        counters: PathCounters::default(),
-        local_address: None,
-        peer_address: None,
-        link: None,
-        connections: Vec::new(),
+        ..PathState::default()
     }
 }
 

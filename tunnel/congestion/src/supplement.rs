@@ -153,7 +153,8 @@ impl Steadiness {
 const FULL_PART: f64 = 1.25;
 /// A carrier whose rate is unknown is not full with fewer bytes in flight.
 const FULL_MIN: f64 = 12_000.0;
-/// The pacing over bbr's rate. Trips at 300 km/h: 1.5 and 2.5 are equally fast, and 2.5 dearer.
+/// The pacing over bbr's rate. More is faster with two carriers, slower with six, and dearer with
+/// any (`docs/congestion.md`, section 4).
 const PACING_GAIN: f64 = 1.5;
 /// A carrier is steady after so many full periods of about one rate.
 const STEADY: u32 = 12;

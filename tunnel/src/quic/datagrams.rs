@@ -283,6 +283,15 @@ mod tests {
     }
 
     #[test]
+    fn golden_bytes_of_parts() {
+        let mut sender = Datagrams { next: 0x0102, ..Datagrams::default() };
+        assert_eq!(parts(&mut sender, b"abcdefg", 8).unwrap(), [b"\x00abcdefg"]);
+        let halves: [&[u8]; 2] = [b"\x01\x01\x02abcd", b"\x02\x01\x02efg"];
+        assert_eq!(parts(&mut sender, b"abcdefg", 7).unwrap(), halves);
+        assert_eq!(parts(&mut sender, b"abcdefg", 7).unwrap()[1], b"\x02\x01\x03efg");
+    }
+
+    #[test]
     fn waiting_units_are_bounded_and_counted() {
         #[allow(clippy::disallowed_methods)] // any time will do
         let now = Instant::now();

@@ -27,4 +27,4 @@ pub use report::{CarrierReport, GatewayReport, REPORT, REPORT_MAX};
 pub use snapshot::{CloudCounts, Count, MetricsSnapshot, ReceivedReport, TurnHistogram};
 
 pub(super) use scraped::Scraped;
-pub(super) use serve::{listen, report_to_cloud, router};
+pub(super) use serve::{report_to_cloud, router};

@@ -1,6 +1,5 @@
 //! `GET /metrics`, and the gateway's reports to its cloud.
 
-use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -80,22 +79,6 @@ pub(crate) async fn report_to_cloud<C: Tables>(control: Arc<Control<C>>) {
             let _ = control.hand_over(AdminCommand::Report(payload));
         }
     }
-}
-
-/// Opens the listener of the metrics.
-///
-/// # Errors
-/// The address is in use or missing. The message is for the operator.
-pub(crate) fn listen(address: SocketAddr) -> std::io::Result<std::net::TcpListener> {
-    let open = || {
-        let listener = std::net::TcpListener::bind(address)?;
-        listener.set_nonblocking(true)?;
-        Ok(listener)
-    };
-    open().map_err(|error: std::io::Error| {
-        let reason = format!("cannot listen on {address} (metrics.listen): {error}");
-        std::io::Error::new(error.kind(), reason)
-    })
 }
 
 /// Scrapes within this time get the same text, so that no local program can load the data plane.

@@ -7,8 +7,7 @@
 
 mod answer;
 
-use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -21,64 +20,19 @@ use axum::middleware::{Next, from_fn};
 use axum::response::IntoResponse;
 use axum::routing::get;
 use polyrail_config::Tables;
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::Mutex;
 
-use super::connection;
 use super::control::Control;
 
 /// The page.
 const PAGE: &str = include_str!("page.html");
 
 /// The maximum number of connected browsers; further ones wait.
-const CONNECTIONS_MAX: usize = 16;
+pub(super) const CONNECTIONS_MAX: usize = 16;
 
 /// How long an answer serves all browsers, so that many of them cost the data plane no more than
 /// one.
 const FRESH: Duration = Duration::from_millis(800);
-
-/// Delay after a failed accept, as without descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// Binds the page's listener.
-///
-/// # Errors
-/// The address is in use or not of this host. The message is for the operator.
-pub(super) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
-    let refuse = |error: io::Error| {
-        let reason = format!("the status page cannot listen on {address} (page.listen): {error}");
-        io::Error::new(error.kind(), reason)
-    };
-    let listener = TcpListener::bind(address).map_err(refuse)?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
-}
-
-/// Serves browsers for ever; without a listener nobody.
-pub(super) async fn serve<C: Tables>(control: Arc<Control<C>>, listener: Option<TcpListener>) {
-    let Some(listener) = listener else { return };
-    let listener = match tokio::net::TcpListener::from_std(listener) {
-        Ok(listener) => listener,
-        Err(error) => return tracing::error!(%error, "cannot serve the status page"),
-    };
-    let router = router(control);
-    let seats = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    loop {
-        let Ok(seat) = seats.clone().acquire_owned().await else { return };
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let served = connection::serve(stream, router.clone());
-                tokio::spawn(async move {
-                    served.await;
-                    drop(seat);
-                });
-            }
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept a browser");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-        }
-    }
-}
 
 /// The page's routes.
 pub(super) fn router<C: Tables>(control: Arc<Control<C>>) -> Router {

@@ -107,21 +107,12 @@ fn path_a() -> PathState {
         carrier: "a".to_owned(),
         peer: Some("c".to_owned()),
         enabled: true,
-        role: CarrierRole::Primary,
-        rate_limit_bits_per_s: None,
-        cap: None,
         interface: Some("wwan0".to_owned()),
-        configured_mode: Mode::Auto,
         mode: Some(TunnelMode::Quic),
         state: PathPhase::Up,
-        since: Timestamp::now(),
-        decision: None,
-        demotion: None,
         counters: PathCounters { attempts: 1, quic_attempts: 1, ..PathCounters::default() },
-        local_address: None,
         peer_address: Some("192.0.2.1:4433".parse().unwrap()),
-        link: None,
-        connections: Vec::new(),
+        ..PathState::default()
     }
 }
 
@@ -136,7 +127,6 @@ fn snapshot() -> Snapshot {
         flows: 2,
         users: 1,
         flows_opened: 9,
-        memory_received_bytes: 0,
         memory_sent_bytes: 1,
         memory_max_bytes: 16 << 20,
         credit_bytes: 5,
@@ -154,7 +144,7 @@ fn snapshot() -> Snapshot {
         datagrams_stale: 4,
         datagrams_codel: 5,
         datagrams_ended: 2,
-        messages_dropped: 0,
+        ..SessionState::default()
     };
     Snapshot {
         scheduler: vec!["min_rtt".to_owned()],
@@ -193,17 +183,15 @@ fn flow() -> FlowState {
 fn user_ab() -> UserState {
     UserState {
         user: UserId(0xab).to_string(),
-        gateway: None,
         address: Some("198.18.0.2".parse().unwrap()),
         group: Some("crew".to_owned()),
         flows: 2,
         sent_bytes: Some(700),
         received_bytes: Some(80_000),
-        dials: 0,
-        dials_waiting: 0,
         refused: RefusedCounts { flows: 1, ..RefusedCounts::default() },
         refused_reason: Some("too many open flows of the user".to_owned()),
         refused_at: Some(Timestamp::now()),
+        ..UserState::default()
     }
 }
 

@@ -4,7 +4,8 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
 use super::super::connection::serve;
-use super::super::page::{bind, router};
+use super::super::page::router;
+use super::super::server::listen;
 use super::super::{AdminEvent, Timestamp};
 use super::*;
 
@@ -154,7 +155,7 @@ fn one_answer_serves_browsers_for_a_moment_and_failures_are_not_kept() {
 
 #[test]
 fn address_in_use_is_reported_with_its_key() {
-    let first = bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let error = bind(first.local_addr().unwrap()).unwrap_err().to_string();
+    let first = listen("127.0.0.1:0".parse().unwrap(), "page.listen").unwrap();
+    let error = listen(first.local_addr().unwrap(), "page.listen").unwrap_err().to_string();
     assert!(error.contains("(page.listen): Address already in use"), "{error}");
 }

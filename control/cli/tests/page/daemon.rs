@@ -1,20 +1,17 @@
-//! A daemon without a data plane: a control thread whose requests a script answers.
+//! Daemons with a status page, and what they answer.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-use mio::{Events, Poll, Token, Waker};
 use polyrail_admin::{
-    AdminCommand, AdminEvent, AdminOptions, FlowPage, LinkState, PathCounters, PathPhase,
-    PathState, RefusedCounts, SessionPhase, SessionState, Snapshot, StartOptions, Timestamp,
-    UserPage, UserState,
+    AdminCommand, AdminEvent, FlowPage, LinkDbProbe, LinkState, PathCounters, PathPhase, PathState,
+    SessionPhase, SessionState, Snapshot, Timestamp, UserPage, UserState,
 };
-use polyrail_config::{CarrierRole, Config, Mode, Overrides, Tables};
-use polyrail_identity::{Authority, IssueRequest};
-use polyrail_model::{Identity, TunnelMode, UserId};
+use polyrail_config::Tables;
+use polyrail_model::{TunnelMode, UserId};
 use serde_json::{Value, json};
+
+use super::scripted::Daemon;
 
 /// What a daemon answers, some of it by the seconds since its start.
 pub struct Script {
@@ -28,64 +25,18 @@ pub struct Script {
     pub events: Vec<AdminEvent>,
 }
 
-/// A running daemon.
-pub struct Daemon {
-    _folder: tempfile::TempDir,
-    waker: Arc<Waker>,
-    over: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Daemon {
-    /// Starts a daemon with a status page.
-    pub fn start<C: Tables>(port: u16, mut script: Script) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let dir = folder.path();
-        let authority = Authority::create(dir, "Test", false).unwrap();
-        let (name, out) = (Identity::new("n").unwrap(), dir.to_owned());
-        let request = IssueRequest { name, role: C::ROLE, days: 397, out, force: false };
-        authority.issue(&request).unwrap();
-        let file = dir.join("daemon.toml");
-        std::fs::write(&file, script.config.replace("PORT", &port.to_string())).unwrap();
-        let mut poll = Poll::new().unwrap();
-        let waker = Arc::new(Waker::new(poll.registry(), Token(0)).unwrap());
-        let begun = Instant::now();
-        let seconds = move || begun.elapsed().as_secs_f64();
-        let options = AdminOptions {
-            config: Config::<C>::load(&file, &Overrides::default()).unwrap(),
-            start: StartOptions { file, ..StartOptions::default() },
-            waker: waker.clone(),
-            watch_links: false,
-            linkdb: script.trips.map(|trips| -> polyrail_admin::LinkDbProbe {
-                Arc::new(move || Some(json!({ "trips": trips(seconds()) })))
-            }),
-            usage: None,
-        };
-        let handle = polyrail_admin::start(options).unwrap();
-        script.events.drain(..).for_each(|event| handle.publish(event));
-        let over = Arc::new(AtomicBool::new(false));
-        let ends = over.clone();
-        let thread = thread::spawn(move || {
-            let mut events = Events::with_capacity(4);
-            while !ends.load(Ordering::Relaxed) {
-                poll.poll(&mut events, None).unwrap();
-                while let Some(command) = handle.try_recv() {
-                    answer(command, seconds(), &script);
-                }
-            }
-        });
-        Self { _folder: folder, waker, over, thread: Some(thread) }
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        self.over.store(true, Ordering::Relaxed);
-        let _ = self.waker.wake();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
+/// Starts a daemon with a status page.
+pub fn start<C: Tables>(port: u16, mut script: Script) -> Daemon {
+    let text = script.config.replace("PORT", &port.to_string());
+    let begun = Instant::now();
+    let seconds = move || begun.elapsed().as_secs_f64();
+    let linkdb = script.trips.map(|trips| -> LinkDbProbe {
+        Arc::new(move || Some(json!({ "trips": trips(seconds()) })))
+    });
+    let events = std::mem::take(&mut script.events);
+    Daemon::start::<C>(&text, linkdb, events, move |_, command| {
+        answer(command, seconds(), &script);
+    })
 }
 
 fn answer<C: Tables>(command: AdminCommand<C>, seconds: f64, script: &Script) {
@@ -120,25 +71,9 @@ pub fn session(peer: &str, state: SessionPhase, age_s: f64, flows: u64) -> Sessi
         flows,
         users: 14,
         flows_opened: 3_100,
-        memory_received_bytes: 0,
-        memory_sent_bytes: 0,
         memory_max_bytes: 16 << 20,
-        credit_bytes: 0,
-        reinjected_bytes: 0,
-        sent_bytes: 0,
-        received_bytes: 0,
         bindings: 3,
-        datagrams_sent: 0,
-        datagram_copies_sent: 0,
-        datagrams_received: 0,
-        datagram_copies_received: 0,
-        datagrams_dropped: 0,
-        datagrams_too_long: 0,
-        datagrams_unbound: 0,
-        datagrams_stale: 0,
-        datagrams_codel: 0,
-        datagrams_ended: 0,
-        messages_dropped: 0,
+        ..SessionState::default()
     }
 }
 
@@ -175,25 +110,17 @@ pub fn path(
         carrier: name.to_owned(),
         peer: Some("cloud".to_owned()),
         enabled: true,
-        role: CarrierRole::Primary,
-        rate_limit_bits_per_s: None,
-        cap: None,
         interface: Some(format!("wwan-{name}")),
-        configured_mode: Mode::Auto,
         mode,
         state,
         since: Timestamp::now(),
-        decision: None,
-        demotion: None,
         counters: PathCounters {
             sent_bytes: bytes(seconds, mbit_per_s / 9.0),
             received_bytes: bytes(seconds, mbit_per_s),
             ..PathCounters::default()
         },
-        local_address: None,
-        peer_address: None,
         link,
-        connections: Vec::new(),
+        ..PathState::default()
     }
 }
 
@@ -202,16 +129,10 @@ pub fn user(number: u64, seconds: f64) -> UserState {
     let share = 18.0 / (number + 1) as f64;
     UserState {
         user: UserId(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(number + 1)).to_string(),
-        gateway: None,
         address: Some([198, 18, 0, number as u8].into()),
-        group: None,
         flows: 14 - number,
         sent_bytes: Some(bytes(seconds, share / 9.0)),
         received_bytes: Some(bytes(seconds, share)),
-        dials: 0,
-        dials_waiting: 0,
-        refused: RefusedCounts::default(),
-        refused_reason: None,
-        refused_at: None,
+        ..UserState::default()
     }
 }

@@ -6,6 +6,8 @@
 mod browser;
 mod daemon;
 mod fleet;
+#[path = "../scripted/mod.rs"]
+mod scripted;
 mod train;
 
 use std::fs;
@@ -13,7 +15,6 @@ use std::net::TcpListener;
 use std::path::PathBuf;
 
 use browser::{Browser, Page};
-use daemon::Daemon;
 use polyrail_config::{CloudTables, GatewayTables};
 use serde_json::json;
 
@@ -79,7 +80,7 @@ fn figures(browser: &mut Browser, page: &Page) -> [usize; 3] {
 #[test]
 fn page_shows_a_train_live_on_phones_and_desktops_in_light_and_dark() {
     let port = free_port();
-    let train = Daemon::start::<GatewayTables>(port, train::busy());
+    let train = daemon::start::<GatewayTables>(port, train::busy());
     let mut browser = Browser::start();
     let page = open_all(&mut browser, port, "gateway", |browser, page| {
         let parts = [
@@ -122,7 +123,7 @@ fn page_shows_a_train_live_on_phones_and_desktops_in_light_and_dark() {
 #[test]
 fn page_without_linkdb_users_and_session_says_so() {
     let port = free_port();
-    let _train = Daemon::start::<GatewayTables>(port, train::idle());
+    let _train = daemon::start::<GatewayTables>(port, train::idle());
     let mut browser = Browser::start();
     let page = browser.open(&format!("http://127.0.0.1:{port}/"), (390, 844), "light");
     browser.wait(&page, "Number(document.documentElement?.dataset.polls || 0) >= 2");
@@ -136,7 +137,7 @@ fn page_without_linkdb_users_and_session_says_so() {
 #[test]
 fn page_of_a_cloud_shows_its_gateways_on_phones_and_desktops_in_light_and_dark() {
     let port = free_port();
-    let _cloud = Daemon::start::<CloudTables>(port, fleet::draining());
+    let _cloud = daemon::start::<CloudTables>(port, fleet::draining());
     let mut browser = Browser::start();
     open_all(&mut browser, port, "cloud", |browser, page| {
         let parts = [

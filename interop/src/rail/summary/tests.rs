@@ -1,6 +1,6 @@
 //! Synthetic runs, also for the tests of the modules next to this one.
 
-use polyrail_emulator::record::{CallRun, CarrierRun, Event, Machine, VERSION};
+use polyrail_emulator::record::{CallRun, CarrierRun, Event, VERSION};
 
 use super::*;
 
@@ -25,18 +25,10 @@ pub(in crate::rail) fn run(course: Course, contender: &str, goodput: f64) -> Run
     Run {
         version: VERSION,
         course,
-        workload: Workload::Downloads,
         contender: contender.to_owned(),
-        repeat: 0,
         transfers,
-        messages: Vec::new(),
-        call: None,
-        copies: [0; 2],
         carriers: vec![CarrierRun { name: "a".to_owned(), offered, samples: Vec::new() }],
-        events: Vec::new(),
-        build: String::new(),
-        machine: Machine::default(),
-        starved: None,
+        ..Run::default()
     }
 }
 

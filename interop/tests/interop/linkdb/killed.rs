@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
+use polyrail_interop::bench::fresh_seed;
 use polyrail_interop::lab::Side;
 use polyrail_interop::linkdb::Announcer;
 use polyrail_interop::linkdb::Rail;
@@ -15,7 +16,7 @@ use rand_pcg::Pcg64;
 use serde_json::Value;
 
 use super::{count, events, joins, must_be_equal, wait_for_linkdb};
-use crate::{scenario, seed};
+use crate::scenario;
 
 /// How often the gateway is killed.
 const ROUNDS: u32 = 5;
@@ -33,7 +34,7 @@ const END: Duration = Duration::from_secs(10);
 #[test]
 fn a_killed_gateway_keeps_its_database() -> Result<()> {
     scenario(&Plan::twins().rail(Rail::default()), BOUND, |world| {
-        let mut generator = Pcg64::seed_from_u64(seed("killed gateway"));
+        let mut generator = Pcg64::seed_from_u64(fresh_seed("killed gateway"));
         let file = world.web.add(500_000, 23)?;
         let over = Arc::new(AtomicBool::new(false));
         let train = world.train.clone().context("no train")?;

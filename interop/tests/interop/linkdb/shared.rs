@@ -76,11 +76,7 @@ fn fleet_learns_through_three_clouds_and_loses_nothing() -> Result<()> {
         postgres.prepare(&names)?;
         let urls = names.map(|name| postgres.server(name).url);
         let mut fleet = Fleet::sharing(urls.to_vec(), TRAINS).context("setting up")?;
-        let outcome = play(&mut fleet, &mut postgres);
-        if outcome.is_err() {
-            println!("{}", fleet.tails());
-        }
-        outcome
+        play(&mut fleet, &mut postgres).inspect_err(|_| println!("{}", fleet.tails()))
     })
 }
 

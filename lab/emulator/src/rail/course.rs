@@ -16,7 +16,7 @@ use crate::dice::Dice;
 use crate::link::ScheduleError;
 
 /// One trip of the bench.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Course {
     /// The speed of the train in km/h: 300 or 350.
     pub speed_kmh: u32,
@@ -36,10 +36,11 @@ fn both() -> u8 {
 }
 
 /// The load of a trip.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Workload {
     /// Downloads of 256 KB, 1 MB and 4 MB at random moments, one at a time.
+    #[default]
     Downloads,
     /// Uploads of 256 KB and 1 MB at random moments, one at a time.
     Uploads,

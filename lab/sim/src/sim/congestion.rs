@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail, ensure};
 use polyrail_emulator::rail::{Course, Workload, fluids};
-use polyrail_emulator::record::{Machine, Run, VERSION};
+use polyrail_emulator::record::Run;
 use polyrail_emulator::usage::{Bins, Carriers as Links, EDGES};
 use polyrail_scheduler::SEGMENT;
 
@@ -174,20 +174,12 @@ impl Sum {
         self.price.push(offered(way) as f64 / payload[way].max(1) as f64);
         let is_ideal = played.carriers.len() < trip.carriers.len();
         let run = Run {
-            version: VERSION,
             course: *course,
             workload,
             contender: if is_ideal { "ideal".to_owned() } else { contestant.name.clone() },
-            repeat: 0,
             transfers: played.transfers.clone(),
-            messages: Vec::new(),
-            call: None,
-            copies: [0; 2],
             carriers: played.carriers.clone(),
-            events: Vec::new(),
-            build: String::new(),
-            machine: Machine::default(),
-            starved: None,
+            ..Run::default()
         };
         self.bins.add(&run, &Links::of(&trip, &route.names())?);
         Ok(())

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use crate::rules::hsrsch::handover_rejection::BEYOND_MAX;
 use crate::rules::per_path::PerPath;
-use crate::{Input, Kind, Note, PATHS_MAX, PathSet, PathSets, PathView, Schedulerlet};
+use crate::{Input, Note, PATHS_MAX, PathSet, PathSets, PathView, Schedulerlet};
 
 #[derive(Debug, Default)]
 pub struct DisconnectRedundancy {
@@ -37,10 +37,6 @@ impl DisconnectRedundancy {
 }
 
 impl Schedulerlet for DisconnectRedundancy {
-    fn kind(&self) -> Kind {
-        Kind::SoftSelector
-    }
-
     fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
         let mut failing = PathSet::EMPTY;
         for (path, view) in input.paths.iter().enumerate().take(PATHS_MAX) {

@@ -14,16 +14,12 @@
 
 use polyrail_model::Bytes;
 
-use crate::{Input, Kind, PathSet, PathSets, PathView, Schedulerlet};
+use crate::{Input, PathSet, PathSets, PathView, Schedulerlet};
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MinRtt;
 
 impl Schedulerlet for MinRtt {
-    fn kind(&self) -> Kind {
-        Kind::SoftSelector
-    }
-
     fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
         let group = group(sets.candidates(), input);
         if let Some(path) = fastest(group, input) {

@@ -14,7 +14,7 @@ use crate::params::{ParamError, Reader};
 use crate::rules::hsrsch::min_rtt::group;
 use crate::rules::path_rate::{attainable_rate, delay};
 use crate::rules::waits::Waits;
-use crate::{Input, Kind, PathSet, PathSets, PathView, SEGMENT, Schedulerlet};
+use crate::{Input, PathSet, PathSets, PathView, SEGMENT, Schedulerlet};
 
 #[derive(Clone, Debug)]
 pub struct EarliestDelivery {
@@ -48,10 +48,6 @@ fn earliest(of: PathSet, paths: &[PathView], bytes: u64) -> Option<(f64, usize)>
 }
 
 impl Schedulerlet for EarliestDelivery {
-    fn kind(&self) -> Kind {
-        Kind::SoftSelector
-    }
-
     fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
         let (paths, segment) = (input.paths, &input.segment);
         let group = group(sets.candidates(), input);

@@ -12,7 +12,7 @@ use crate::params::{ParamError, Reader};
 use crate::rules::hsrsch::min_rtt::group;
 use crate::rules::per_flow::PerFlow;
 use crate::rules::polyrail::earliest_delivery::delivery;
-use crate::{Input, Kind, PathSets, SEGMENT, Schedulerlet};
+use crate::{Input, PathSets, SEGMENT, Schedulerlet};
 
 #[derive(Clone, Debug)]
 pub struct FlowPinning {
@@ -39,10 +39,6 @@ impl FlowPinning {
 }
 
 impl Schedulerlet for FlowPinning {
-    fn kind(&self) -> Kind {
-        Kind::SoftSelector
-    }
-
     fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
         let group = group(sets.candidates(), input);
         let all = group.iter().map(|path| (delivery(&input.paths[path], SEGMENT), path));

@@ -29,7 +29,7 @@ use crate::rules::hsrsch::min_rtt::{fastest, group};
 use crate::rules::path_rate::window;
 use crate::rules::per_path::PerPath;
 use crate::rules::waits::Waits;
-use crate::{Input, Kind, Note, PathSets, PathView, SEGMENT, Schedulerlet};
+use crate::{Input, Note, PathSets, PathView, SEGMENT, Schedulerlet};
 
 #[derive(Clone, Debug)]
 pub struct Blest {
@@ -135,10 +135,6 @@ impl Blest {
 }
 
 impl Schedulerlet for Blest {
-    fn kind(&self) -> Kind {
-        Kind::SoftSelector
-    }
-
     fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
         let group = group(sets.candidates(), input);
         for path in group.iter() {

@@ -19,7 +19,7 @@ use crate::rules::hsrsch::min_rtt::{fastest, group, is_open};
 use crate::rules::path_rate::window;
 use crate::rules::per_path::PerPath;
 use crate::rules::waits::Waits;
-use crate::{Input, Kind, Note, PathSet, PathSets, PathView, SEGMENT, Schedulerlet};
+use crate::{Input, Note, PathSet, PathSets, PathView, SEGMENT, Schedulerlet};
 
 #[derive(Debug, Default)]
 pub struct Daps {
@@ -112,10 +112,6 @@ impl Daps {
 }
 
 impl Schedulerlet for Daps {
-    fn kind(&self) -> Kind {
-        Kind::SoftSelector
-    }
-
     fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
         self.decided = None;
         let group = group(sets.candidates(), input);

@@ -21,7 +21,7 @@ use crate::params::{ParamError, Reader};
 use crate::rules::hsrsch::min_rtt::{fastest, group};
 use crate::rules::path_rate::window;
 use crate::rules::waits::Waits;
-use crate::{Input, Kind, PathSets, PathView, SEGMENT, Schedulerlet};
+use crate::{Input, PathSets, PathView, SEGMENT, Schedulerlet};
 
 #[derive(Clone, Debug)]
 pub struct Ecf {
@@ -58,10 +58,6 @@ impl Ecf {
 }
 
 impl Schedulerlet for Ecf {
-    fn kind(&self) -> Kind {
-        Kind::SoftSelector
-    }
-
     fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
         let group = group(sets.candidates(), input);
         let Some(slow) = fastest(group, input) else { return };

@@ -18,7 +18,7 @@ use crate::rules::hsrsch::min_rtt::group;
 use crate::rules::path_rate::{delay, rate};
 use crate::rules::per_path::PerPath;
 use crate::rules::waits::Waits;
-use crate::{Input, Kind, Note, PathSets, PathView, SEGMENT, Schedulerlet};
+use crate::{Input, Note, PathSets, PathView, SEGMENT, Schedulerlet};
 
 #[derive(Debug, Default)]
 pub struct Edpf {
@@ -54,10 +54,6 @@ impl Use {
 }
 
 impl Schedulerlet for Edpf {
-    fn kind(&self) -> Kind {
-        Kind::SoftSelector
-    }
-
     fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
         let now = input.now;
         let group = group(sets.candidates(), input);

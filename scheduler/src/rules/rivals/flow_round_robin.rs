@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::rules::hsrsch::min_rtt::{fastest, group};
 use crate::rules::per_flow::PerFlow;
-use crate::{Input, Kind, PathSet, PathSets, Schedulerlet};
+use crate::{Input, PathSet, PathSets, Schedulerlet};
 
 #[derive(Clone, Debug, Default)]
 pub struct FlowRoundRobin {
@@ -47,10 +47,6 @@ fn next(set: PathSet, input: &Input<'_>, last: Option<u32>) -> Option<u32> {
 }
 
 impl Schedulerlet for FlowRoundRobin {
-    fn kind(&self) -> Kind {
-        Kind::SoftSelector
-    }
-
     fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
         let live = sets.candidates().filter(|i| !input.paths[i].stalled);
         let regular = live.filter(|i| !input.paths[i].backup);

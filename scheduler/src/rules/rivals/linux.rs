@@ -19,7 +19,7 @@ use polyrail_model::PathId;
 use crate::rules::hsrsch::min_rtt::group;
 use crate::rules::path_rate::window;
 use crate::rules::per_path::PerPath;
-use crate::{Input, Kind, Note, PathSet, PathSets, PathView, Schedulerlet};
+use crate::{Input, Note, PathSet, PathSets, PathView, Schedulerlet};
 
 #[derive(Clone, Debug, Default)]
 pub struct Linux {
@@ -72,10 +72,6 @@ fn pacing(path: &PathView) -> f64 {
 }
 
 impl Schedulerlet for Linux {
-    fn kind(&self) -> Kind {
-        Kind::SoftSelector
-    }
-
     fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
         let group = group(sets.candidates(), input);
         let available = group.filter(|i| input.paths[i].available());

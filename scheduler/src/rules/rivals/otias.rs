@@ -17,7 +17,7 @@ use std::time::Duration;
 use crate::rules::hsrsch::min_rtt::{group, is_open};
 use crate::rules::path_rate::window;
 use crate::rules::waits::Waits;
-use crate::{Input, Kind, PathSets, PathView, SEGMENT, Schedulerlet};
+use crate::{Input, PathSets, PathView, SEGMENT, Schedulerlet};
 
 #[derive(Debug, Default)]
 pub struct Otias {
@@ -25,10 +25,6 @@ pub struct Otias {
 }
 
 impl Schedulerlet for Otias {
-    fn kind(&self) -> Kind {
-        Kind::SoftSelector
-    }
-
     fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
         let group = group(sets.candidates(), input);
         let available = group.filter(|i| is_open(&input.paths[i]));

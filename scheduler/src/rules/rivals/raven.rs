@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use crate::params::{ParamError, Reader};
 use crate::rules::hsrsch::min_rtt::{fastest, group, is_open};
 use crate::rules::per_path::PerPath;
-use crate::{Input, Kind, Note, PathSet, PathSets, PathView, Schedulerlet};
+use crate::{Input, Note, PathSet, PathSets, PathView, Schedulerlet};
 
 #[derive(Debug)]
 pub struct Raven {
@@ -73,10 +73,6 @@ impl Raven {
 }
 
 impl Schedulerlet for Raven {
-    fn kind(&self) -> Kind {
-        Kind::SoftSelector
-    }
-
     fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
         let group = group(sets.candidates(), input);
         let wanted = self.overlapping(group, input);

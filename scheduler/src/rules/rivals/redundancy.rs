@@ -5,16 +5,12 @@
 //! not available is dropped. Invariant: adds nothing while nothing is selected.
 
 use crate::rules::hsrsch::min_rtt::is_open;
-use crate::{Input, Kind, PathSets, Schedulerlet};
+use crate::{Input, PathSets, Schedulerlet};
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Redundancy;
 
 impl Schedulerlet for Redundancy {
-    fn kind(&self) -> Kind {
-        Kind::SoftSelector
-    }
-
     fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
         if sets.selected().is_empty() {
             return;

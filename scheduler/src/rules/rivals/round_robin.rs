@@ -9,7 +9,7 @@ use std::time::Instant;
 use polyrail_model::PathId;
 
 use crate::rules::hsrsch::min_rtt::is_open;
-use crate::{Input, Kind, Note, PathSets, SEGMENT, Schedulerlet};
+use crate::{Input, Note, PathSets, SEGMENT, Schedulerlet};
 
 #[derive(Clone, Debug, Default)]
 pub struct RoundRobin {
@@ -18,10 +18,6 @@ pub struct RoundRobin {
 }
 
 impl Schedulerlet for RoundRobin {
-    fn kind(&self) -> Kind {
-        Kind::SoftSelector
-    }
-
     fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
         let live = sets.candidates().filter(|i| !input.paths[i].stalled);
         let regular = live.filter(|i| !input.paths[i].backup);

@@ -20,7 +20,7 @@ use crate::rules::hsrsch::min_rtt::{group, is_open};
 use crate::rules::path_rate::{delay, rate};
 use crate::rules::per_path::PerPath;
 use crate::rules::waits::Waits;
-use crate::{Input, Kind, Note, PathSets, Schedulerlet};
+use crate::{Input, Note, PathSets, Schedulerlet};
 
 #[derive(Debug, Default)]
 pub struct Stms {
@@ -92,10 +92,6 @@ impl Stms {
 }
 
 impl Schedulerlet for Stms {
-    fn kind(&self) -> Kind {
-        Kind::SoftSelector
-    }
-
     fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
         self.decided = None;
         let group = group(sets.candidates(), input);
@@ -175,7 +171,7 @@ mod tests {
 
     use super::*;
     use crate::samples::{base, full, ms, path};
-    use crate::{ChainSpec, Decision, PathView, SegmentView};
+    use crate::{ChainSpec, Decision, Kind, PathView, SegmentView};
 
     /// 8 Mbit/s: 1,000 bytes are 1 ms.
     fn at(id: u64, owd_ms: u64) -> PathView {

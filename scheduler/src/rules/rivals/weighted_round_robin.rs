@@ -16,7 +16,7 @@ use crate::params::{ParamError, Reader};
 use crate::rules::hsrsch::min_rtt::group;
 use crate::rules::path_rate::window;
 use crate::rules::per_path::PerPath;
-use crate::{Input, Kind, Note, PathSet, PathSets, PathView, SEGMENT, Schedulerlet};
+use crate::{Input, Note, PathSet, PathSets, PathView, SEGMENT, Schedulerlet};
 
 #[derive(Clone, Debug)]
 pub struct WeightedRoundRobin {
@@ -51,10 +51,6 @@ impl WeightedRoundRobin {
 }
 
 impl Schedulerlet for WeightedRoundRobin {
-    fn kind(&self) -> Kind {
-        Kind::SoftSelector
-    }
-
     fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
         let group = group(sets.candidates(), input);
         let available = group.filter(|i| input.paths[i].available());

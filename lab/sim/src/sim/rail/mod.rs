@@ -206,7 +206,7 @@ const OFF_MOST: f64 = 0.1;
 #[cfg(test)]
 mod tests {
     use polyrail_emulator::rail::Course;
-    use polyrail_emulator::record::{Machine, Transferred};
+    use polyrail_emulator::record::Transferred;
 
     use super::*;
 
@@ -231,13 +231,7 @@ mod tests {
             repeat: 1,
             transfers: COURSE.transfers(workload).into_iter().map(transferred).collect(),
             messages: COURSE.messages(workload).iter().map(|_| Some(0.1)).collect(),
-            call: None,
-            copies: [0; 2],
-            carriers: Vec::new(),
-            events: Vec::new(),
-            machine: Machine::default(),
-            starved: None,
-            build: String::new(),
+            ..Run::default()
         };
         serde_json::to_string(&run).unwrap() + "\n"
     }

@@ -28,7 +28,7 @@ use polyrail_model::{Bytes, PathId};
 use crate::rules::hsrsch::min_rtt::{fastest, group, is_open};
 use crate::rules::per_path::PerPath;
 use crate::rules::waits::Waits;
-use crate::{Input, Kind, Note, PathSet, PathSets, SEGMENT, Schedulerlet};
+use crate::{Input, Note, PathSet, PathSets, SEGMENT, Schedulerlet};
 
 #[derive(Debug)]
 pub struct Musher {
@@ -234,10 +234,6 @@ fn stepped(ratio: u64, more: bool) -> u64 {
 }
 
 impl Schedulerlet for Musher {
-    fn kind(&self) -> Kind {
-        Kind::SoftSelector
-    }
-
     fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
         self.observe(input);
         self.decided = None;

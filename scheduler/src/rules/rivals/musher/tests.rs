@@ -4,7 +4,7 @@ use polyrail_model::{Bytes, FlowId};
 
 use super::*;
 use crate::samples::{base, full, ms, path};
-use crate::{ChainSpec, Decision, PathView, SegmentView};
+use crate::{ChainSpec, Decision, Kind, PathView, SegmentView};
 
 /// A rule that is fed with samples.
 struct Scene {

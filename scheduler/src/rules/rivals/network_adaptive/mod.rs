@@ -29,7 +29,7 @@ use crate::rules::path_rate::{delay, rate};
 use crate::rules::per_path::PerPath;
 use crate::rules::rivals::edpf::{Earliest, duration};
 use crate::rules::waits::Waits;
-use crate::{Input, Kind, Note, PathSet, PathSets, PathView, SEGMENT, Schedulerlet};
+use crate::{Input, Note, PathSet, PathSets, PathView, SEGMENT, Schedulerlet};
 
 /// Rate and delay of a path at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,10 +159,6 @@ impl Plan {
 }
 
 impl Schedulerlet for NetworkAdaptive {
-    fn kind(&self) -> Kind {
-        Kind::SoftSelector
-    }
-
     fn apply(&mut self, sets: &mut PathSets, input: &Input<'_>) {
         let group = self.usable(group(sets.candidates(), input), input);
         let available = group.filter(|i| input.paths[i].available());

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::params::Params;
 use crate::samples::{base, full, ms, path};
-use crate::{LookAhead, LookAheadStep, SegmentView};
+use crate::{Kind, LookAhead, LookAheadStep, SegmentView};
 
 /// S_max of the paper; a segment is smaller.
 const SEGMENT_MAX: f64 = 1_500.0;
