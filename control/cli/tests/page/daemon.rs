@@ -1,4 +1,4 @@
-//! Daemons with a status page, and what they answer.
+//! Daemons with a status page, and their answers.
 
 use std::sync::Arc;
 use std::time::Instant;
