@@ -1,38 +1,49 @@
 //! The unfinished handshakes of one mode, in total and for each address of a peer.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use polyrail_tunnel::network;
 
-/// The network of the peer's address by the key of the tunnel; keys rise with time.
+/// Handshakes by the key of their tunnel; keys rise with time.
 #[derive(Debug, Default)]
-pub(crate) struct Handshakes(BTreeMap<usize, Option<IpAddr>>);
+pub(crate) struct Handshakes {
+    all: BTreeMap<usize, Option<IpAddr>>,
+    /// By the network of the peer's address.
+    of: BTreeMap<IpAddr, BTreeSet<usize>>,
+}
 
 impl Handshakes {
     pub(crate) fn begin(&mut self, key: usize, address: Option<IpAddr>) {
-        self.0.insert(key, address.map(network));
+        let network = address.map(network);
+        self.all.insert(key, network);
+        if let Some(network) = network {
+            self.of.entry(network).or_default().insert(key);
+        }
     }
 
     pub(crate) fn end(&mut self, key: usize) {
-        self.0.remove(&key);
+        let Some(Some(network)) = self.all.remove(&key) else { return };
+        if let Some(keys) = self.of.get_mut(&network) {
+            keys.remove(&key);
+            if keys.is_empty() {
+                self.of.remove(&network);
+            }
+        }
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.0.len()
+        self.all.len()
     }
 
     pub(crate) fn oldest(&self) -> Option<usize> {
-        self.0.first_key_value().map(|(key, _)| *key)
+        self.all.first_key_value().map(|(key, _)| *key)
     }
 
-    /// The number of handshakes with the network of this address, and the oldest one, of at most
-    /// `tls::HANDSHAKES_MAX`.
+    /// The number of handshakes with the network of this address, and the oldest one.
     pub(crate) fn of(&self, address: IpAddr) -> (usize, Option<usize>) {
-        let network = Some(network(address));
-        let mut keys = self.0.iter().filter(|(_, of)| **of == network).map(|(key, _)| *key);
-        let oldest = keys.next();
-        (oldest.map_or(0, |_| 1 + keys.count()), oldest)
+        let keys = self.of.get(&network(address));
+        keys.map_or((0, None), |keys| (keys.len(), keys.first().copied()))
     }
 }
 
@@ -52,6 +63,6 @@ mod tests {
         assert_eq!(all.of(address("2001:db8::9").unwrap()), (2, Some(1)));
         assert_eq!(all.of(address("::ffff:192.0.2.1").unwrap()), (1, Some(0)));
         (0..4).for_each(|key| all.end(key));
-        assert_eq!((all.count(), all.oldest()), (0, None));
+        assert_eq!((all.count(), all.oldest(), all.of.len()), (0, None, 0));
     }
 }
