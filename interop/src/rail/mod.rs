@@ -63,6 +63,9 @@ pub struct Options {
     /// The minimum number of trips
     #[arg(long, default_value_t = 10)]
     trips: u64,
+    /// Skip this many trips before the first
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(..10_000))]
+    skip: u64,
     /// How often each contender plays each trip
     #[arg(long, default_value_t = 1)]
     repeats: u32,
@@ -101,6 +104,7 @@ fn smoke(options: &Options) -> Result<()> {
                 contenders,
                 workload,
                 trips: 1,
+                skip: 0,
                 repeats: 1,
                 until: None,
                 resume: false,
@@ -143,7 +147,7 @@ fn play(options: &Options) -> Result<Vec<Run>> {
     }
     bench.store(&runs)?;
     let started = Instant::now();
-    let mut number = 0;
+    let mut number = options.skip;
     let mut played = 0_u32;
     while bench.wants(number, &runs)? {
         let course = options.course(number);
@@ -188,15 +192,16 @@ struct Bench<'a> {
 impl Bench<'_> {
     /// Whether trip `number` is to be played.
     fn wants(&self, number: u64, runs: &[Run]) -> Result<bool> {
-        let Options { trips, most, until, .. } = self.options;
-        let Some(until) = until.filter(|_| number >= *trips) else { return Ok(number < *trips) };
-        if number >= *most {
+        let Options { trips, skip, most, until, .. } = self.options;
+        let played = number - skip;
+        let Some(until) = until.filter(|_| played >= *trips) else { return Ok(played < *trips) };
+        if played >= *most {
             return Ok(false);
         }
         let own = |run: &&Run| self.place(run) < self.options.contenders.len();
         let own: Vec<Run> = runs.iter().filter(own).cloned().collect();
         let half = Summary::of(&own)?.half_width();
-        println!("half-width {:.3} after {number} trips", half.unwrap_or(f64::NAN));
+        println!("half-width {:.3} after {played} trips", half.unwrap_or(f64::NAN));
         Ok(half.is_none_or(|half| half > until))
     }
 
@@ -229,7 +234,7 @@ impl Bench<'_> {
             let course = self.options.course(number);
             self.groups(number, &course, runs).iter().map(Vec::len).sum()
         };
-        let turns: usize = (number..self.options.trips).map(missing).sum();
+        let turns: usize = (number..self.options.skip + self.options.trips).map(missing).sum();
         turns as f64 / together as f64
     }
 
@@ -323,7 +328,8 @@ impl Options {
             Course::CARRIERS => String::new(),
             number => format!("-{number}-carriers"),
         };
-        format!("{workload}-{}-{}{carriers}{held}{smoke}", self.speed, self.failures)
+        let skip = if self.skip == 0 { String::new() } else { format!("-skip-{}", self.skip) };
+        format!("{workload}-{}-{}{carriers}{held}{skip}{smoke}", self.speed, self.failures)
     }
 }
 
