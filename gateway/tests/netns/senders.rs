@@ -75,7 +75,7 @@ impl Shared {
     fn wait_until_bound(&self, address: &str, since: Instant) {
         let command = "nft list set inet polyrail senders4; nft list set inet polyrail senders6";
         while !self.lab.gateway.sh(command).contains(&format!(" . {address} . ")) {
-            assert!(since.elapsed() < Duration::from_secs(5), "{address} is not bound");
+            assert!(since.elapsed() < Duration::from_secs(15), "{address} is not bound");
             thread::sleep(Duration::from_millis(20));
         }
     }

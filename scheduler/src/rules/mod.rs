@@ -147,7 +147,8 @@ pub(crate) const RECONSTRUCTED: [&str; 2] = ["raven", "stms"];
 
 /// The default: HSRSCH's forecasts, the earliest delivery in place of the least round trip, and
 /// flow ends over the path that delivers them first. A failure costs little, because reinjection is
-/// quick. So a forecast rejects a path only where that delivers a segment earlier.
+/// quick. So a forecast rejects a path only where that delivers a flow earlier, and shortens its
+/// queue elsewhere.
 const POLYRAIL: [&str; 6] = [
     "handover_rejection(hazard=true)",
     "earliest_delivery",

@@ -1,10 +1,12 @@
-//! Telemetry and handover records arrive next to bulk data and in blackouts, each once.
+//! Telemetry and handover records arrive next to bulk data and in blackouts, each once. Forecasts
+//! shorten queues.
 
 use std::time::{Duration, Instant};
 
-use polyrail_emulator::link::Blackout;
+use polyrail_emulator::link::{Blackout, LinkSpec};
 use polyrail_model::{
-    CellId, Delivery, Direction, Handover, HandoverOutcome, Position, RouteId, Speed, TripId,
+    Bytes, CellId, Delivery, Direction, Handover, HandoverOutcome, LinkForecast, Position, RouteId,
+    Speed, TripId,
 };
 use polyrail_predictor::entry::{Entry, LogId};
 use polyrail_predictor::wire::{CarrierTelemetry, SyncMessage, Telemetry};
@@ -155,5 +157,45 @@ fn handovers_arrive_within_a_round_trip_of_the_working_path_next_to_bulk() {
         // of 400 records took longer than 1.5 round trips, the last one 2.8.
         let limit = if stream { 3.0 } else { 1.5 };
         assert!(median <= 1.0 && p95 <= 1.5 && most <= limit, "{name}: {median} {p95} {most}");
+    }
+}
+
+/// The mean queue of the first carrier downwards in half a second from this time on, in ms.
+fn queue_from(world: &mut World, begin: Instant) -> f64 {
+    world.run_for(begin.saturating_duration_since(world.now()));
+    let mut look = || {
+        world.run_for(ms(10));
+        world.queue_time(0, CLOUD).unwrap_or_default().as_secs_f64() * 1e3
+    };
+    (0..50).map(|_| look()).sum::<f64>() / 50.0
+}
+
+/// The default chain keeps the carrier busy.
+#[test]
+fn likely_failure_shortens_the_queue_until_its_forecast_ends() {
+    let deep = |name| {
+        let line = line(name, 20.0, ms(40));
+        let links = line.links.map(|link| LinkSpec { queue: Bytes(2_000_000), ..link });
+        CarrierSpec { links, ..line }
+    };
+    for (permille, is_likely) in [(300, true), (299, false)] {
+        let mut world = world(&[deep("a"), deep("b")]);
+        begin_download(&mut world, 1, 100_000_000);
+        world.run_for(s(5));
+        let begin = world.now();
+        let forecast = LinkForecast {
+            fails_at: begin + s(2),
+            ends_at: begin + s(4),
+            uncertainty: ms(100),
+            permille,
+            expires_at: begin + s(5),
+        };
+        world.foresee(Duration::ZERO, 0, Some(forecast));
+        let [far, near, late, over] = [0, 2, 4, 6].map(|at| queue_from(&mut world, begin + s(at)));
+        println!("{permille} of 1,000: {far:.0}, {near:.0}, {late:.0}, {over:.0} ms");
+        for (queue, is_short) in [(near, is_likely), (late, is_likely), (over, false)] {
+            let wanted = if is_short { 20.0..0.5 * far } else { 0.7 * far..f64::INFINITY };
+            assert!(wanted.contains(&queue), "{queue:.0} ms is not in {wanted:?}");
+        }
     }
 }

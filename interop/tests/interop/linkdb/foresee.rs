@@ -1,4 +1,4 @@
-//! A failure that both sides predict: the carrier is empty when it occurs.
+//! A failure that both sides predict: with HSRSCH, the carrier is empty when it occurs.
 
 use std::time::{Duration, Instant};
 
@@ -39,6 +39,8 @@ fn both_sides_predict_a_failure_and_empty_the_carrier() -> Result<()> {
     let plan = Plan::new()
         .carrier("alpha", link())
         .carrier("beta", link())
+        .gateway("scheduler.chain", "hsrsch")
+        .cloud("scheduler.chain", "hsrsch")
         .gateway("linkdb.forecast", false)
         .cloud("linkdb.forecast", false)
         .rail(Rail { records: [records, String::new()], telemetry: Vec::new() });

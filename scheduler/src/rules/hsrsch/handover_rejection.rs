@@ -16,9 +16,11 @@
 //! both paths, `alone` that over the other one. If the path fails, that carries the rest, too, and
 //! again a window that is lost, and not before `recovery` and its own delivery of a segment:
 //! `failed`. With the probability `p` that the path fails before the segment is acknowledged, the
-//! path is rejected exactly while `alone` is earlier than `(1 - p) both + p failed`. So an unlikely
-//! failure rejects only for the end of a flow or where another path is as good, and a certain one
-//! (from nine in ten on) rejects always. The path with the least risk is never rejected.
+//! path is rejected exactly while `alone` is earlier than `(1 - p) both + p failed`. So a failure
+//! that is unlikely until then rejects only for the end of a flow or where another path is as good.
+//! One that is certain until then rejects always, but forecasts are seldom so exact: before a
+//! failure at an uncertain place bulk data stays, and `queue_bound` shortens the path's queue. The
+//! path with the least risk is never rejected.
 
 use std::time::{Duration, Instant};
 
@@ -62,16 +64,15 @@ impl HandoverRejection {
         };
         let delivered = delivery(path, SEGMENT);
         let acked = seconds(delivered + path.rtt_min.as_secs_f64() / 2.0);
-        let mut fails = forecast.fails_within(acked);
         if forecast.ends_in.is_zero() {
             let since = *self.paths.of(path.id).since.get_or_insert(now);
             if now.saturating_duration_since(since) >= BEYOND_MAX {
-                fails = 0.0;
+                return 0.0;
             }
         } else {
             self.paths.forget(path.id);
         }
-        if fails > 0.0 && forecast.permille >= CERTAIN { 1.0 } else { fails }
+        forecast.fails_within(acked)
     }
 
     /// Rejects the paths without which the rest of the flow is expected earlier, over another one
@@ -203,10 +204,6 @@ impl Schedulerlet for HandoverRejection {
         }
     }
 }
-
-/// A forecast this likely (1/1,000) counts as certain: the carrier is emptied from the beginning of
-/// the stretch on, whatever the flow still has.
-const CERTAIN: u16 = 900;
 
 /// How long a passed position keeps a path out of use.
 pub(in crate::rules) const BEYOND_MAX: Duration = Duration::from_millis(2_500);

@@ -5,12 +5,19 @@
 //! `present rate x (least round trip + queue)` in flight, and at least `least` bytes. The queue
 //! also shows whether a path carries more than its known rate.
 //!
+//! Data in the queue of a carrier that fails is lost or late. So while a failure with a probability
+//! of at least 0.3 is near, the queue is `failing_queue` only, until the forecast ends; not in slow
+//! start, and `least` remains. It is near if a segment that queues might not be delivered before:
+//! within the round trip, `queue`, 100 ms and the position error. Unlike `handover_rejection`, a
+//! short queue keeps the carrier busy, whatever becomes of the forecast.
+//!
 //! Next to a call that is too much: its packets are late after 150 ms. There the rate is that of
 //! the link while it was busy, which a path shows although it is not full, or the present rate if
 //! that is unknown. The time is that of an acknowledgement without a queue, plus `call_queue`, less
 //! the queue that the newest run met: a queue that stands is emptied within about a round trip.
 //! Queues of the other direction do not count.
 
+use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
 use polyrail_model::{Bitrate, Bytes, PathId};
@@ -18,11 +25,13 @@ use polyrail_model::{Bitrate, Bytes, PathId};
 use crate::params::{ParamError, Reader};
 use crate::rules::path_rate::present_rate;
 use crate::rules::per_path::PerPath;
-use crate::{Handler, Note, PathView};
+use crate::{Forecast, Handler, Note, PathView};
 
 #[derive(Clone, Debug)]
 pub struct QueueBound {
     usual: Bound,
+    /// The queue of a path that is about to fail.
+    failing_queue: Duration,
     calling: Bound,
     caps: PerPath<Option<Bytes>>,
 }
@@ -35,15 +44,23 @@ struct Bound {
 
 impl QueueBound {
     pub fn new(params: &mut Reader<'_>) -> Result<Self, ParamError> {
-        let mut bound = |keys: [&'static str; 2], queue_ms, least| {
-            let times = Duration::ZERO..=Duration::from_secs(60);
-            let queue = params.time(keys[0], Duration::from_millis(queue_ms), times)?;
-            let least = params.count(keys[1], least, 0..=1 << 30)? as f64;
+        let mut bound = |queue_key, queue, least_key, least| {
+            let queue = params.time(queue_key, Duration::from_millis(queue), TIMES)?;
+            let least = params.count(least_key, least, 0..=1 << 30)? as f64;
             Ok(Bound { queue, least })
         };
-        let usual = bound(["queue", "least"], 200, 65_536)?;
-        let calling = bound(["call_queue", "call_least"], 10, 5_000)?;
-        Ok(Self { usual, calling, caps: PerPath::default() })
+        let usual = bound("queue", 200, "least", 65_536)?;
+        let calling = bound("call_queue", 10, "call_least", 5_000)?;
+        let failing = params.time("failing_queue", Duration::from_millis(50), TIMES)?;
+        let failing_queue = failing.min(usual.queue);
+        Ok(Self { usual, failing_queue, calling, caps: PerPath::default() })
+    }
+
+    /// The time that data may queue next to no call.
+    fn queue(&self, path: &PathView) -> Duration {
+        let drained = path.srtt + self.usual.queue + MARGIN;
+        let fails = |one: Forecast| one.permille >= LIKELY && one.is_near(drained);
+        if path.forecast.is_some_and(fails) { self.failing_queue } else { self.usual.queue }
     }
 
     /// The cap next to a call.
@@ -65,6 +82,16 @@ impl Bound {
     }
 }
 
+/// A failure with at least this probability (1/1,000) shortens the queue: chosen, not varied.
+const LIKELY: u16 = 300;
+
+/// The queue is shortened so much earlier, because it has to be delivered first: chosen with
+/// `failing_queue` (docs/evaluation.md, "The rail bench").
+const MARGIN: Duration = Duration::from_millis(100);
+
+/// The range of times.
+const TIMES: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(60);
+
 /// How much longer than usual an acknowledgement waits on its way back, at most: others come in a
 /// burst after a blackout.
 const BACK_MAX: Duration = Duration::from_millis(400);
@@ -74,7 +101,7 @@ impl Handler for QueueBound {
         *self.caps.of(path.id) = match path.calls {
             true => Some(self.cap_beside_calls(path)),
             false if path.slow_start => None,
-            false => Some(self.usual.bytes(path.rtt_min + self.usual.queue, present_rate(path))),
+            false => Some(self.usual.bytes(path.rtt_min + self.queue(path), present_rate(path))),
         };
         false
     }
@@ -115,6 +142,42 @@ mod tests {
         assert_eq!(chain.cap(PathId(2)), None, "not seen");
         chain.note(&Note::Gone { path: PathId(1) }, base());
         assert_eq!(chain.cap(PathId(1)), None, "gone");
+    }
+
+    /// A path of 1 KB a millisecond and 40 ms that may fail in so many ms.
+    fn failing(fails_in: u64, permille: u16) -> PathView {
+        let uncertainty = ms(100);
+        let forecast =
+            Forecast { fails_in: ms(fails_in), ends_in: ms(60_000), uncertainty, permille };
+        let rate = Some(Bitrate::from_mbps(8.0));
+        PathView { rate, forecast: Some(forecast), ..path(1, 40) }
+    }
+
+    #[test]
+    fn likely_failure_shortens_the_queue_before_it_begins() {
+        let cap = |rule: &str, path: PathView| {
+            let mut chain = ChainSpec::of(&["min_rtt", rule]).unwrap().build();
+            chain.gives_back(&path, base());
+            chain.cap(path.id).map(|cap| cap.0 / 1_000)
+        };
+        let slow = PathView { rate: Some(Bitrate::from_mbps(0.8)), ..failing(0, 300) };
+        for (case, path, wanted) in [
+            // A queue of 200 ms is delivered within 240; 100 more, and the position error.
+            ("far", failing(440, 300), Some(240)),
+            ("near", failing(439, 300), Some(90)),
+            ("here", failing(0, 300), Some(90)),
+            ("unlikely", failing(0, 299), Some(240)),
+            ("its end", PathView { forecast: None, ..failing(0, 300) }, Some(240)),
+            ("queued", PathView { srtt: ms(140), ..failing(539, 300) }, Some(90)),
+            ("slow", slow, Some(65)),
+            ("slow start", PathView { slow_start: true, ..failing(0, 1_000) }, None),
+            ("beside a call", PathView { calls: true, ..failing(0, 1_000) }, Some(50)),
+        ] {
+            assert_eq!(cap("queue_bound", path), wanted, "{case}");
+        }
+        let near = failing(100, 300);
+        assert_eq!(cap("queue_bound(failing_queue=100ms)", near), Some(140));
+        assert_eq!(cap("queue_bound(queue=30ms)", near), Some(70), "never more than usual");
     }
 
     /// A path beside a call with 40 ms, whose link carried 1 KB a millisecond.

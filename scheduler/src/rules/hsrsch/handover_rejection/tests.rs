@@ -62,10 +62,17 @@ fn risky(path: PathView, ends_in: u64, permille: u16) -> PathView {
     PathView { forecast: Some(forecast), ..steady(path) }
 }
 
-/// The same, certainly, at a place so many ms ahead.
+/// The same, certainly, at a place so many ms ahead or in the second after it.
 fn later(path: PathView, fails_in: u64) -> PathView {
-    let risky = risky(path, 2_000, 1_000);
+    let risky = risky(path, fails_in + 1_000, 1_000);
     let forecast = risky.forecast.map(|one| Forecast { fails_in: ms(fails_in), ..one });
+    PathView { forecast, ..risky }
+}
+
+/// A certain failure, whose place the train has passed within the position error.
+fn unsteady(path: PathView) -> PathView {
+    let risky = risky(path, 0, 1_000);
+    let forecast = risky.forecast.map(|one| Forecast { uncertainty: ms(240), ..one });
     PathView { forecast, ..risky }
 }
 
@@ -109,13 +116,16 @@ fn hazard_rejects_a_path_exactly_while_the_flow_is_expected_earlier_without_it()
             [true; 2],
         ),
         ("above it", [risky(a, 0, 712), steady(b)], bulk, [false, true]),
-        ("far from the end: likely", [risky(a, 0, 899), steady(b)], Bytes(100_000_000), [true; 2]),
-        ("the same, certain", [risky(a, 0, 900), steady(b)], Bytes(100_000_000), [false, true]),
-        // Odds of 0.56 and 0.57.
-        ("a tenth of the stretch: below", [risky(a, 1_000, 359), steady(b)], end, [true; 2]),
-        ("the same, above", [risky(a, 1_000, 364), steady(b)], end, [false, true]),
+        ("far from the end: likely", [risky(a, 0, 990), steady(b)], Bytes(100_000_000), [true; 2]),
+        ("the same, certain", [risky(a, 0, 1_000), steady(b)], Bytes(100_000_000), [false, true]),
+        ("a tenth of the stretch: below", [risky(a, 1_000, 560), steady(b)], end, [true; 2]),
+        ("the same, above", [risky(a, 1_000, 570), steady(b)], end, [false, true]),
+        ("the same, certain to fail there", [risky(a, 1_000, 1_000), steady(b)], bulk, [true; 2]),
         ("acknowledged before the place", [later(a, 100), steady(b)], end, [true; 2]),
-        ("acknowledged after it", [later(a, 99), steady(b)], end, [false, true]),
+        ("56 ms of the second after it", [later(a, 44), steady(b)], end, [true; 2]),
+        ("57 ms", [later(a, 43), steady(b)], end, [false, true]),
+        ("an error of 240 ms: 42 % of certain", [unsteady(a), steady(b)], bulk, [true; 2]),
+        ("the same, for the end of a flow", [unsteady(a), steady(b)], end, [false, true]),
         ("the other is the likelier one", [risky(a, 0, 500), risky(b, 0, 600)], end, [true, false]),
         (
             "both are certain: the first stays",
