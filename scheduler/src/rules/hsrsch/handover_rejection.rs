@@ -18,9 +18,9 @@
 //! `failed`. With the probability `p` that the path fails before the segment is acknowledged, the
 //! path is rejected exactly while `alone` is earlier than `(1 - p) both + p failed`. So a failure
 //! that is unlikely until then rejects only for the end of a flow or where another path is as good.
-//! One that is certain until then rejects always, but forecasts are seldom so exact: before a
-//! failure at an uncertain place bulk data stays, and `queue_bound` shortens the path's queue. The
-//! path with the least risk is never rejected.
+//! A certain failure rejects always, but forecasts are seldom so exact: before a failure at an
+//! uncertain place bulk data stays, and `queue_bound` shortens the path's queue. The path with the
+//! least risk is never rejected.
 
 use std::time::{Duration, Instant};
 
