@@ -219,9 +219,11 @@ impl Binding {
     }
 
     /// Its datagrams go into its stream if it has one: a download that waits for its server is not
-    /// a call at once.
-    pub fn prefers_stream(&self) -> bool {
-        !self.is_realtime() || self.rate.calm < CALM
+    /// a call at once. QUIC's first ones do so too, because the user's control compares their round
+    /// trips with later ones (HyStart++, RFC 9406): copies of single datagrams are sooner.
+    pub fn prefers_stream(&self, now: Instant) -> bool {
+        let begins_quic = self.longest >= QUIC_FIRST && self.is_new(now);
+        begins_quic || !self.is_realtime() || self.rate.calm < CALM
     }
 
     /// The passenger has sent a datagram to this destination.
@@ -270,14 +272,25 @@ impl Binding {
 
     /// It is at its beginning, or sends like a call: few bytes, steadily or marked as EF.
     pub fn is_realtime(&self) -> bool {
-        self.sent < FIRST || (self.rate.few && (self.rate.steady || self.expedited))
+        self.sent < FIRST || (self.rate.few && (self.speaks() || self.expedited))
     }
 
-    /// It has sent like a call for two seconds, and receives no more than one: it is no short
-    /// exchange, nor the acknowledgements of a download, nor the pause between two.
+    /// It sends like a call, and receives no more than one: not the acknowledgements of a download,
+    /// nor the pause between two. If it may be QUIC it has lasted: it may be a short exchange.
     pub fn is_call(&self, now: Instant) -> bool {
-        let lasts = now.saturating_duration_since(self.begun_at) >= PERIOD * CALM;
-        lasts && self.rate.few && self.rate.steady && self.rate.calm >= CALM && !self.is_bulk(now)
+        let lasts = self.longest < QUIC_FIRST || !self.is_new(now);
+        lasts && self.rate.few && self.speaks() && self.rate.calm >= CALM && !self.is_bulk(now)
+    }
+
+    /// It has as many packets as a call; short ones count at once.
+    fn speaks(&self) -> bool {
+        let short = self.longest < QUIC_FIRST && self.rate.packets >= SPEECH_PACKETS;
+        short || self.rate.steady
+    }
+
+    /// It has existed for less than two seconds.
+    fn is_new(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.begun_at) < PERIOD * CALM
     }
 }
 
@@ -351,6 +364,8 @@ const CALM: u32 = 4;
 const STEADY_BYTES_MAX: usize = 20_000;
 /// Ten a second.
 const STEADY_PACKETS_MIN: u32 = 5;
+/// Short packets within a period that make a call at once: 200 ms of speech.
+const SPEECH_PACKETS: u32 = 10;
 /// A call that suppresses silence sends a packet in 160 (3GPP TS 26.193) or 400 ms (Opus) during
 /// it, and one may be lost.
 const GAP_MAX: Duration = Duration::from_secs(1);
@@ -415,17 +430,17 @@ mod tests {
                 binding.on_sent(bytes as u64);
                 now += step;
             }
-            (binding.prefers_stream(), binding.is_bulk(now), binding.is_call(now))
+            (binding.prefers_stream(now), binding.is_bulk(now), binding.is_call(now))
         };
         assert_eq!(send(&mut binding, 3, 160), (false, false, false), "its first datagrams");
-        assert_eq!(send(&mut binding, 95, 160), (false, false, false), "1.96 s of a call");
-        assert_eq!(send(&mut binding, 5, 160), (false, false, true), "2.06 s");
+        assert_eq!(send(&mut binding, 6, 160), (true, false, false), "180 ms of a call");
+        assert_eq!(send(&mut binding, 1, 160), (false, false, true), "200 ms");
         assert_eq!(send(&mut binding, 100, 1_200), (true, true, false), "60 KB/s");
         assert_eq!(send(&mut binding, 50, 160), (true, false, false), "a pause of 1 s");
         assert_eq!(send(&mut binding, 100, 160), (false, false, true), "after 3 s");
         assert!(!binding.is_bulk(now));
         binding.on_received(now, 30_000);
-        assert!(binding.is_bulk(now) && !binding.prefers_stream(), "it receives a download");
+        assert!(binding.is_bulk(now) && !binding.prefers_stream(now), "it receives a download");
         assert!(!binding.is_call(now), "and acknowledges it");
         let over = now + 2 * PERIOD;
         assert!(!binding.is_bulk(over) && binding.is_call(over), "that is over");

@@ -46,7 +46,7 @@ impl Session {
 
     /// Lets the binding's datagrams go on: into its stream, or to their turn.
     pub(super) fn advance(&mut self, now: Instant, id: BindingId) {
-        if self.takes_stream(id) {
+        if self.takes_stream(now, id) {
             return self.feed_stream(now, id);
         }
         let Self { datagrams, turns, .. } = self;
@@ -188,7 +188,7 @@ impl Session {
         is_urgent: bool,
         outlet: &mut dyn Outlet,
     ) -> Sent {
-        if self.takes_stream(id) {
+        if self.takes_stream(now, id) {
             return Sent::Nothing;
         }
         let (sent_us, role) = (self.clock(now), self.role);

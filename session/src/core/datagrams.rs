@@ -125,7 +125,8 @@ impl Datagrams {
             self.counts.drops.queue += 1;
             return;
         }
-        let (before, patience) = (binding.queued_bytes(), patience(&self.streams, of.0, binding));
+        let patience = patience(now, &self.streams, of.0, binding);
+        let before = binding.queued_bytes();
         binding.push(now, patience, datagram, &mut self.counts.drops);
         let after = binding.queued_bytes();
         self.count(user, before, after);
@@ -135,7 +136,7 @@ impl Datagrams {
     pub(super) fn pop(&mut self, now: Instant, id: BindingId) -> Option<(UserId, Queued)> {
         let binding = self.bindings.get_mut(&id)?;
         let (user, before) = (binding.user, binding.queued_bytes());
-        let patience = patience(&self.streams, id, binding);
+        let patience = patience(now, &self.streams, id, binding);
         let next = binding.pop(now, patience, &mut self.counts.drops);
         let after = binding.queued_bytes();
         self.count(user, before, after);
@@ -190,8 +191,13 @@ impl Share {
 }
 
 /// How long the datagrams of this binding may wait.
-fn patience(streams: &Streams, id: BindingId, binding: &Binding) -> &'static Patience {
-    let has_stream = streams.flow_of(id).is_some() && binding.prefers_stream();
+fn patience(
+    now: Instant,
+    streams: &Streams,
+    id: BindingId,
+    binding: &Binding,
+) -> &'static Patience {
+    let has_stream = streams.flow_of(id).is_some() && binding.prefers_stream(now);
     if has_stream { &Patience::STREAM } else { &Patience::SINGLE }
 }
 

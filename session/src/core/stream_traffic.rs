@@ -36,9 +36,9 @@ impl Session {
 
     /// Whether the datagrams of a binding go into its stream now. Without a path they stay in the
     /// queue, where they become stale.
-    pub(super) fn takes_stream(&self, id: BindingId) -> bool {
+    pub(super) fn takes_stream(&self, now: Instant, id: BindingId) -> bool {
         let binding = self.datagrams.bindings.get(&id);
-        binding.is_some_and(Binding::prefers_stream)
+        binding.is_some_and(|binding| binding.prefers_stream(now))
             && self.stream_of(id).is_some()
             && self.paths.any_available(&self.chain)
     }

@@ -169,6 +169,10 @@ impl Session {
         if self.turns.interactive_waits() && !turn.interactive {
             run_max = run_max.min(INTERACTIVE_RUN);
         }
+        let is_stream = self.flows.get(turn.flow).is_some_and(|flow| flow.binding().is_some());
+        if is_stream && piece.start < STREAM_BEGIN {
+            run_max = run_max.min(SEGMENT);
+        }
         let run = Scheduled { turn, piece, run_max, primary, copies, copy: false };
         let bytes = self.send_run(now, &run, outlet);
         self.reinjected += bytes * copies.len() as u64;
@@ -401,6 +405,9 @@ enum Served {
 /// The longest run while an interactive flow waits: about 3 KB, so that the flow does not wait long
 /// for its turn.
 const INTERACTIVE_RUN: u64 = 2 * SEGMENT;
+/// A stream's first bytes go in short runs: all datagrams of a run arrive at the same time, and
+/// the user's control takes that for a queue while it looks for its rate (HyStart++, RFC 9406).
+const STREAM_BEGIN: u64 = 256 * 1_024;
 /// Runs of which the bytes in flight consist at least, next to a call.
 const RUNS_BESIDE_CALL: u64 = 8;
 /// The least time until a handler is asked again.
