@@ -113,6 +113,8 @@ pub(crate) struct Queued {
 struct Rate {
     since: Instant,
     packets: u32,
+    /// Those that came [`APART`] after the one before.
+    spaced: u32,
     bytes: usize,
     /// The present and the last period have few bytes, as a call.
     few: bool,
@@ -205,10 +207,9 @@ impl Binding {
         self.received_rate.add(now, bytes + OVERHEAD);
     }
 
-    /// It carries more than a call, in either direction, or may do so soon: QUIC begins with a
-    /// datagram of at least 1,200 bytes (RFC 9000 section 14.1).
+    /// It carries more than a call, in either direction, or may do so soon, as QUIC.
     pub fn is_bulk(&self, now: Instant) -> bool {
-        let begins_quic = self.sent < FIRST && self.longest >= QUIC_FIRST;
+        let begins_quic = self.sent < FIRST && self.may_be_quic();
         let has_more = !self.rate.is_few(now) || !self.received_rate.is_few(now);
         self.has_sent() && (begins_quic || has_more)
     }
@@ -222,8 +223,8 @@ impl Binding {
     /// a call at once. QUIC's first ones do so too, because the user's control compares their round
     /// trips with later ones (HyStart++, RFC 9406): copies of single datagrams are sooner.
     pub fn prefers_stream(&self, now: Instant) -> bool {
-        let begins_quic = self.longest >= QUIC_FIRST && self.is_new(now);
-        begins_quic || !self.is_realtime() || self.rate.calm < CALM
+        let is_young_quic = self.may_be_quic() && self.is_new(now) && !self.expedited;
+        is_young_quic || !self.is_realtime() || self.rate.calm < CALM
     }
 
     /// The passenger has sent a datagram to this destination.
@@ -272,20 +273,25 @@ impl Binding {
 
     /// It is at its beginning, or sends like a call: few bytes, steadily or marked as EF.
     pub fn is_realtime(&self) -> bool {
-        self.sent < FIRST || (self.rate.few && (self.speaks() || self.expedited))
+        let speaks = self.rate.steady || self.begins_to_speak();
+        self.sent < FIRST || (self.rate.few && (speaks || self.expedited))
     }
 
-    /// It sends like a call, and receives no more than one: not the acknowledgements of a download,
-    /// nor the pause between two. If it may be QUIC it has lasted: it may be a short exchange.
+    /// It has sent like a call for two seconds, or begins to speak, and receives no more than one:
+    /// it is no short exchange, nor the acknowledgements of a download, nor the pause between two.
     pub fn is_call(&self, now: Instant) -> bool {
-        let lasts = self.longest < QUIC_FIRST || !self.is_new(now);
-        lasts && self.rate.few && self.speaks() && self.rate.calm >= CALM && !self.is_bulk(now)
+        let speaks = self.rate.steady && !self.is_new(now) || self.begins_to_speak();
+        speaks && self.rate.few && self.rate.calm >= CALM && !self.is_bulk(now)
     }
 
-    /// It has as many packets as a call; short ones count at once.
-    fn speaks(&self) -> bool {
-        let short = self.longest < QUIC_FIRST && self.rate.packets >= SPEECH_PACKETS;
-        short || self.rate.steady
+    /// Short packets, one after the other: a call from the first moment.
+    fn begins_to_speak(&self) -> bool {
+        self.rate.spaced >= SPEECH_PACKETS && !self.may_be_quic()
+    }
+
+    /// It has had a datagram as long as QUIC's first (RFC 9000 section 14.1).
+    fn may_be_quic(&self) -> bool {
+        self.longest >= QUIC_FIRST
     }
 
     /// It has existed for less than two seconds.
@@ -311,6 +317,7 @@ impl Rate {
         Self {
             since: now,
             packets: 0,
+            spaced: 0,
             bytes: 0,
             few: true,
             steady: false,
@@ -338,9 +345,10 @@ impl Rate {
                 _ => self.pause.saturating_sub(passed),
             };
             self.steady = is_call || self.pause > 0;
-            (self.since, self.packets, self.bytes) = (now, 0, 0);
+            (self.since, self.packets, self.spaced, self.bytes) = (now, 0, 0, 0);
         }
         self.packets += 1;
+        self.spaced += u32::from(gap >= APART);
         self.bytes += bytes;
         // A burst ends it at once.
         if self.bytes > STEADY_BYTES_MAX {
@@ -364,8 +372,9 @@ const CALM: u32 = 4;
 const STEADY_BYTES_MAX: usize = 20_000;
 /// Ten a second.
 const STEADY_PACKETS_MIN: u32 = 5;
-/// Short packets within a period that make a call at once: 200 ms of speech.
+/// Packets apart within a period that make a call at once: 200 ms of speech.
 const SPEECH_PACKETS: u32 = 10;
+const APART: Duration = Duration::from_millis(5);
 /// A call that suppresses silence sends a packet in 160 (3GPP TS 26.193) or 400 ms (Opus) during
 /// it, and one may be lost.
 const GAP_MAX: Duration = Duration::from_secs(1);
@@ -434,7 +443,7 @@ mod tests {
         };
         assert_eq!(send(&mut binding, 3, 160), (false, false, false), "its first datagrams");
         assert_eq!(send(&mut binding, 6, 160), (true, false, false), "180 ms of a call");
-        assert_eq!(send(&mut binding, 1, 160), (false, false, true), "200 ms");
+        assert_eq!(send(&mut binding, 2, 160), (false, false, true), "220 ms");
         assert_eq!(send(&mut binding, 100, 1_200), (true, true, false), "60 KB/s");
         assert_eq!(send(&mut binding, 50, 160), (true, false, false), "a pause of 1 s");
         assert_eq!(send(&mut binding, 100, 160), (false, false, true), "after 3 s");
@@ -458,6 +467,46 @@ mod tests {
             binding.on_sent(bytes as u64);
         }
         (binding.is_call(*now), binding.is_realtime())
+    }
+
+    #[test]
+    fn call_is_known_soon_and_exchanges_are_none() {
+        // Packets, their bytes, the pause before each in ms; a call, real-time.
+        type Step = (u32, usize, u64, bool, bool);
+        let table: [(&str, &[Step]); 6] = [
+            ("speech", &[(9, 160, 20, false, false), (1, 160, 20, true, true)]),
+            ("60 ms of it in each", &[(9, 400, 60, false, true), (25, 400, 60, true, true)]),
+            ("a burst", &[(20, 160, 0, false, false), (1, 160, 200, false, false)]),
+            ("an exchange, and once more", &[(5, 60, 0, false, false), (1, 60, 600, false, true)]),
+            ("QUIC", &[(1, 1_200, 0, false, true), (95, 160, 20, false, true)]),
+            ("QUIC that lasts", &[(1, 1_200, 0, false, true), (105, 160, 20, true, true)]),
+        ];
+        for (what, steps) in table {
+            let mut now = base();
+            let mut binding = Binding::new(now, UserId(1), 0);
+            for &(count, bytes, each_ms, call, realtime) in steps {
+                let seen = send(&mut binding, &mut now, (count, bytes, each_ms));
+                assert_eq!(seen, (call, realtime), "{what}: {count} of {bytes} bytes");
+            }
+        }
+    }
+
+    #[test]
+    fn young_quic_prefers_a_stream_unless_it_is_marked() {
+        for (bytes, expedited, age_ms, wanted) in [
+            (1_200, false, 0, true),
+            (1_200, false, 1_999, true),
+            (1_200, false, 2_000, false),
+            (1_200, true, 0, false),
+            (1_199, false, 0, false),
+        ] {
+            let mut now = base();
+            let mut binding = Binding::new(now, UserId(1), 0);
+            let drops = &mut DatagramDrops::default();
+            binding.push(now, &SINGLE, Queued { expedited, ..queued(now, bytes) }, drops);
+            now += Duration::from_millis(age_ms);
+            assert_eq!(binding.prefers_stream(now), wanted, "{bytes} {expedited} {age_ms}");
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //!
 //! The gateway opens the stream, and ends it when it is idle. Datagrams wait in the queue of their
 //! binding, where CoDel judges them; the stream's buffer of unsent bytes is short. Real-time
-//! datagrams stay outside, and so does all if there is no stream.
+//! datagrams stay outside, but for the first ones of QUIC, and so does all if there is no stream.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -40,7 +40,7 @@ impl Session {
         let binding = self.datagrams.bindings.get(&id);
         binding.is_some_and(|binding| binding.prefers_stream(now))
             && self.stream_of(id).is_some()
-            && self.paths.any_available(&self.chain)
+            && self.paths.iter().any(|path| !path.hidden)
     }
 
     /// Opens a stream for a binding that needs one (gateway).

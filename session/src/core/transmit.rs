@@ -169,8 +169,7 @@ impl Session {
         if self.turns.interactive_waits() && !turn.interactive {
             run_max = run_max.min(INTERACTIVE_RUN);
         }
-        let is_stream = self.flows.get(turn.flow).is_some_and(|flow| flow.binding().is_some());
-        if is_stream && piece.start < STREAM_BEGIN {
+        if flow.binding().is_some() && piece.start < STREAM_BEGIN {
             run_max = run_max.min(SEGMENT);
         }
         let run = Scheduled { turn, piece, run_max, primary, copies, copy: false };

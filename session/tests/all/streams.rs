@@ -1,7 +1,7 @@
 //! Streams of datagrams between two endpoints: who gets one, what arrives, and what a hostile or an
 //! older peer can do.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use polyrail_model::{BindingId, Destination, FlowId, NodeRole, SessionId, UserId, Weight};
 use polyrail_session::wire::{
@@ -30,6 +30,17 @@ fn send(pair: &mut Pair, from: NodeRole, binding: u64, number: u32, bytes: usize
     let binding = BindingId(binding);
     let datagram = UserDatagram { binding, user, remote, payload, expedited: false };
     endpoint.send_datagram(pair.now, to, datagram);
+}
+
+/// How many datagrams the endpoint sends now by themselves.
+fn singles(endpoint: &mut Endpoint, now: Instant) -> u64 {
+    let (mut wire, mut singles) = (Wire::default(), 0);
+    endpoint.transmit(now, &mut wire);
+    for (_, bytes) in &wire.sent {
+        let each = |frame: Frame<'_>| singles += u64::from(matches!(frame, Frame::Datagram { .. }));
+        Decoder::default().feed(bytes, each).unwrap();
+    }
+    singles
 }
 
 /// The numbers of the datagrams that have arrived, in their order.
@@ -91,6 +102,17 @@ fn binding_gets_a_stream_when_it_begins_quic_or_carries_more_than_a_call() {
         };
         assert!(!told.any(of_flow), "{what}");
     }
+}
+
+#[test]
+fn quic_begins_in_its_stream_although_the_carriers_are_full() {
+    let mut pair = Pair::over(&["a"]);
+    pair.gateway.tunnel_room(TunnelKey(0), 0);
+    (0..3).for_each(|number| send(&mut pair, NodeRole::Gateway, 7, number, 1_200));
+    assert_eq!(singles(&mut pair.gateway, pair.now), 0);
+    pair.gateway.tunnel_room(TunnelKey(0), 16_384);
+    pair.run();
+    assert_eq!((arrived(&pair.at_cloud), status(&pair.cloud).streams), (vec![0, 1, 2], 1));
 }
 
 #[test]
@@ -215,13 +237,7 @@ fn datagrams_that_wait_for_a_stream_go_on_without_it() {
     let mut bytes = Vec::new();
     encode(&Frame::Reset(reset), &mut bytes);
     pair.cloud.receive(pair.now, TunnelKey(0), &bytes);
-    let mut wire = Wire::default();
-    pair.cloud.transmit(pair.now, &mut wire);
-    let mut singles = 0;
-    for (_, bytes) in &wire.sent {
-        let each = |frame: Frame<'_>| singles += u64::from(matches!(frame, Frame::Datagram { .. }));
-        Decoder::default().feed(bytes, each).unwrap();
-    }
+    let singles = singles(&mut pair.cloud, pair.now);
     // Those that the stream had taken are lost with it.
     assert!((80..100).contains(&singles), "{singles} single datagrams");
 }
