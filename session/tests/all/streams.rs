@@ -32,14 +32,22 @@ fn send(pair: &mut Pair, from: NodeRole, binding: u64, number: u32, bytes: usize
     endpoint.send_datagram(pair.now, to, datagram);
 }
 
-/// How many datagrams the endpoint sends now by themselves.
-fn singles(endpoint: &mut Endpoint, now: Instant) -> u64 {
-    let (mut wire, mut singles) = (Wire::default(), 0);
+/// Shows each frame that the endpoint sends now, and returns them all.
+fn transmit(endpoint: &mut Endpoint, now: Instant, mut each: impl FnMut(Frame<'_>)) -> Wire {
+    let mut wire = Wire::default();
     endpoint.transmit(now, &mut wire);
     for (_, bytes) in &wire.sent {
-        let each = |frame: Frame<'_>| singles += u64::from(matches!(frame, Frame::Datagram { .. }));
-        Decoder::default().feed(bytes, each).unwrap();
+        Decoder::default().feed(bytes, &mut each).unwrap();
     }
+    wire
+}
+
+/// How many datagrams the endpoint sends now by themselves.
+fn singles(endpoint: &mut Endpoint, now: Instant) -> u64 {
+    let mut singles = 0;
+    transmit(endpoint, now, |frame| {
+        singles += u64::from(matches!(frame, Frame::Datagram { .. }));
+    });
     singles
 }
 
@@ -120,16 +128,13 @@ fn first_datagrams_of_a_stream_arrive_one_by_one() {
     let mut pair = with_stream(&["a", "b"]);
     let mut runs = |from: u32, count: u32| {
         (from..from + count).for_each(|it| send(&mut pair, NodeRole::Cloud, 7, it, 1_350));
-        let mut wire = Wire::default();
-        pair.cloud.transmit(pair.now, &mut wire);
         let mut longest = 0;
+        let wire = transmit(&mut pair.cloud, pair.now, |frame| {
+            if let Frame::Data { data, .. } = frame {
+                longest = longest.max(data.len());
+            }
+        });
         for (tunnel, bytes) in wire.sent {
-            let each = |frame: Frame<'_>| {
-                if let Frame::Data { data, .. } = frame {
-                    longest = longest.max(data.len());
-                }
-            };
-            Decoder::default().feed(&bytes, each).unwrap();
             pair.gateway.receive(pair.now, tunnel, &bytes);
         }
         pair.advance(Duration::from_millis(100));
@@ -319,16 +324,12 @@ fn stream_open(flow: u64, binding: u64, data: &[u8]) -> Vec<u8> {
 
 /// The flows that the cloud resets now.
 fn resets(pair: &mut Pair) -> Vec<(FlowId, ResetReason)> {
-    let (mut wire, mut resets) = (Wire::default(), Vec::new());
-    pair.cloud.transmit(pair.now, &mut wire);
-    for (_, bytes) in &wire.sent {
-        let each = |frame: Frame<'_>| {
-            if let Frame::Reset(reset) = frame {
-                resets.push((reset.flow, reset.reason));
-            }
-        };
-        Decoder::default().feed(bytes, each).unwrap();
-    }
+    let mut resets = Vec::new();
+    transmit(&mut pair.cloud, pair.now, |frame| {
+        if let Frame::Reset(reset) = frame {
+            resets.push((reset.flow, reset.reason));
+        }
+    });
     resets
 }
 
@@ -368,20 +369,15 @@ fn gateway_opens_no_stream_to_a_cloud_that_does_not_offer_it() {
         encode(&welcome, &mut bytes);
         pair.gateway.receive(pair.now, TunnelKey(0), &bytes);
         send(&mut pair, NodeRole::Gateway, 7, 1, 1_200);
-        let mut wire = Wire::default();
-        pair.gateway.transmit(pair.now, &mut wire);
         let mut seen = (0, 0);
-        for (_, bytes) in &wire.sent {
-            let each = |frame: Frame<'_>| match frame {
-                Frame::Open { open, .. } => {
-                    assert_eq!(open.target, Target::Binding(BindingId(7)));
-                    seen.0 += 1;
-                }
-                Frame::Datagram { .. } => seen.1 += 1,
-                _ => {}
-            };
-            Decoder::default().feed(bytes, each).unwrap();
-        }
+        transmit(&mut pair.gateway, pair.now, |frame| match frame {
+            Frame::Open { open, .. } => {
+                assert_eq!(open.target, Target::Binding(BindingId(7)));
+                seen.0 += 1;
+            }
+            Frame::Datagram { .. } => seen.1 += 1,
+            _ => {}
+        });
         let single = i32::from(!streams);
         assert_eq!(seen, (i32::from(streams), single), "offered: {streams}");
     }
