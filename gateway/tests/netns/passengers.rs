@@ -45,6 +45,23 @@ pub fn answer_queries(gateway: &Namespace, port: u16) {
 }
 
 #[test]
+fn burst_of_short_datagrams_waits_for_a_busy_gateway() {
+    if may_skip() {
+        return;
+    }
+    let lab = Lab::new();
+    let waiting = lab.gateway.run(|| {
+        let mut sockets = TransparentUdp::bind_loopback(7853, true, false).expect("bind");
+        let passenger = UdpSocket::bind("127.0.0.1:0").expect("bind");
+        for _ in 0..2_000 {
+            passenger.send_to(b"x", "127.0.0.1:7853").expect("send");
+        }
+        std::iter::from_fn(|| sockets[0].receive(&mut [0; 16]).ok()).count()
+    });
+    assert_eq!(waiting, 2_000);
+}
+
+#[test]
 fn answers_come_from_the_queried_server() {
     if may_skip() {
         return;

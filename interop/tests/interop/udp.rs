@@ -5,6 +5,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
+use nix::sys::signal::Signal;
 use polyrail_interop::addresses::{Family, GATEWAY, SERVER, SERVER_NAME, SERVER_NAME_V4};
 use polyrail_interop::addresses::{SERVER_NAME_V6, SOCKS5_PORT};
 use polyrail_interop::carrier::Link;
@@ -103,9 +104,19 @@ fn passenger_who_floods_closed_ports_takes_no_icmp_error_of_another() -> Result<
         let closed = SERVER.at(Family::V4, CLOSED_PORT);
         let flooder = lab.passenger.run(|| UdpSocket::bind("10.71.0.100:0"))??;
         let flood = || (0..300).try_for_each(|_| flooder.send_to(b"x", closed).map(drop));
+        let beyond = connected(&lab.passenger, SocketAddr::new(BEYOND[0].parse()?, 7))?;
+        // The gateway is stopped while both send.
+        world.gateway.signal(Signal::SIGSTOP)?;
         flood()?;
-        let beyond = SocketAddr::new(BEYOND[0].parse()?, 7);
-        let mtu = announced_mtu(&connected(&lab.passenger, beyond)?, 1_400, PATIENCE)?;
+        let mtu = std::thread::scope(|scope| {
+            let goes_on = scope.spawn(|| {
+                std::thread::sleep(SHORT);
+                world.gateway.signal(Signal::SIGCONT)
+            });
+            let mtu = announced_mtu(&beyond, 1_400, PATIENCE);
+            goes_on.join().map_err(|_| anyhow!("a thread panicked"))??;
+            mtu
+        })?;
         ensure!(mtu == 1_280, "MTU {mtu}");
         flood()?;
         // Datagrams may be lost on a busy machine.
