@@ -12,7 +12,8 @@ pub const SUITE: Suite = Suite {
     file: "udp",
     check: || Ok(()),
     benchmarks: &[
-        ("unlike", unlike::run),
+        ("unlike", unlike::endless),
+        ("download", unlike::downloads),
         ("fast", stream::fast),
         ("fair", stream::fair),
         ("many", many::run),

@@ -1,10 +1,10 @@
-//! A user's QUIC download over two unlike carriers, and over the better one alone.
+//! A user's QUIC downloads over two carriers, and over the better one alone.
 
 use std::net::UdpSocket;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use crate::addresses::{Family, SERVER};
 use crate::bench::Effort;
@@ -18,21 +18,74 @@ use crate::world::{Plan, World};
 
 const MODES: [&str; 2] = ["quic", "tls"];
 
-/// Mbit/s of an endless download of each length of packets, and the ratios of pairs.
-pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
-    let (rounds, time) = effort.pick((5, Duration::from_secs(10)), (1, Duration::from_secs(2)));
+/// Endless downloads over two unlike carriers, with each length of packets. Alone means without the
+/// other carrier.
+pub(super) fn endless(report: &mut Report, effort: Effort) -> Result<()> {
+    let time = effort.pick(Duration::from_secs(10), Duration::from_secs(2));
     for (load, packet) in [("browser", quic::BROWSER), ("vpn", quic::VPN)] {
+        let near_alone = |plan: Plan| plan.carrier("near", Link::new(20.0, 20));
+        let both = |plan| near_alone(plan).carrier("far", Link::new(5.0, 120));
+        let (name, goal) = (format!("udp_unlike_{load}"), Goal::AtLeast(0.95));
+        let figure = Figure { name: &name, packet, bytes: u64::MAX, time, rounds: 5, goal };
+        figure.measure(report, effort, near_alone, both)?;
+    }
+    Ok(())
+}
+
+/// Downloads of 4 MB over two carriers. Alone means without Polyrail, directly over the better
+/// carrier.
+pub(super) fn downloads(report: &mut Report, effort: Effort) -> Result<()> {
+    let both =
+        |plan: Plan| plan.carrier("near", Link::new(10.0, 40)).carrier("far", Link::new(10.0, 60));
+    let direct = |plan| both(plan).gateway("intercept.udp", "direct:near");
+    let figure = Figure {
+        name: "udp_download",
+        packet: quic::BROWSER,
+        bytes: effort.pick(4_000_000, 400_000),
+        time: Duration::from_secs(30),
+        rounds: 10,
+        goal: Goal::AtLeast(1.1),
+    };
+    figure.measure(report, effort, direct, both)
+}
+
+struct Figure<'a> {
+    name: &'a str,
+    /// Bytes of a packet.
+    packet: usize,
+    /// Bytes of a download; it takes at most `time`.
+    bytes: u64,
+    time: Duration,
+    rounds: usize,
+    goal: Goal,
+}
+
+impl Figure<'_> {
+    /// Mbit/s in worlds with one carrier and with both, in both modes, and the ratios of pairs.
+    fn measure(
+        &self,
+        report: &mut Report,
+        effort: Effort,
+        alone: impl Fn(Plan) -> Plan,
+        both: impl Fn(Plan) -> Plan,
+    ) -> Result<()> {
+        let &Figure { name, packet, bytes, time, rounds, goal } = self;
+        let (rounds, goal) = effort.pick((rounds, goal), (1, Goal::None));
+        let in_mode = |mode: &str| Plan::new().gateway("mode", mode).cloud("mode", mode);
         let plans: Vec<Plan> =
-            MODES.iter().flat_map(|mode| [plan(mode, false), plan(mode, true)]).collect();
+            MODES.iter().flat_map(|mode| [alone(in_mode(mode)), both(in_mode(mode))]).collect();
         let prepare = move |world: &mut World, _| serve(world, packet);
         let measure = move |world: &mut World, state: &mut (Arc<Content>, Faults), _| {
             let socket = connected(&world.lab.passenger, SERVER.at(Family::V4, PORT))?;
-            let (progress, request) = (Progress::new(), ENDLESS);
-            let deadline = Instant::now() + time;
-            quic::download(&socket, packet, &request, deadline, &state.0, &progress)
+            let request = Request { kind: Kind::Download, number: 0, bytes };
+            let (progress, begin) = (Progress::new(), Instant::now());
+            quic::download(&socket, packet, &request, begin + time, &state.0, &progress)
                 .or_else(unless_broken)?;
             state.1.check()?;
-            Ok(progress.received().bytes as f64 * 8e-6 / time.as_secs_f64())
+            let (received, took) = (progress.received().bytes, begin.elapsed());
+            let is_whole = received == bytes || (bytes == u64::MAX && took >= time);
+            ensure!(is_whole, "the download ended after {received} bytes and {took:?}");
+            Ok(received as f64 * 8e-6 / took.as_secs_f64())
         };
         let worlds = Worlds::start(&plans, prepare, measure)?;
         let mut rates = vec![Vec::new(); plans.len()];
@@ -41,24 +94,16 @@ pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
                 list.push(rate);
             }
         }
-        for (mode, both) in MODES.iter().zip(rates.chunks(2)) {
-            let name = format!("udp_unlike_{load}_{mode}");
-            let [alone, bonded] = [&both[0], &both[1]];
+        for (mode, pair) in MODES.iter().zip(rates.chunks(2)) {
+            let name = format!("{name}_{mode}");
+            let [alone, bonded] = [&pair[0], &pair[1]];
             let ratios: Vec<f64> = bonded.iter().zip(alone).map(|(a, b)| a / b).collect();
-            let goal = effort.pick(Goal::AtLeast(0.95), Goal::None);
             report.result(&format!("{name}_alone"), median(alone), "Mbit/s", Goal::None, alone);
             report.result(&name, median(bonded), "Mbit/s", Goal::None, bonded);
             report.result(&format!("{name}_over_alone"), median(&ratios), "x", goal, &ratios);
         }
+        Ok(())
     }
-    Ok(())
-}
-
-/// The better carrier, and the other one.
-fn plan(mode: &str, has_both: bool) -> Plan {
-    let plan = Plan::new().gateway("mode", mode).cloud("mode", mode);
-    let plan = plan.carrier("near", Link::new(20.0, 20));
-    if has_both { plan.carrier("far", Link::new(5.0, 120)) } else { plan }
 }
 
 fn serve(world: &World, packet: usize) -> Result<(Arc<Content>, Faults)> {
@@ -69,4 +114,3 @@ fn serve(world: &World, packet: usize) -> Result<(Arc<Content>, Faults)> {
 }
 
 const PORT: u16 = 6_310;
-const ENDLESS: Request = Request { kind: Kind::Download, number: 0, bytes: u64::MAX };
