@@ -114,16 +114,30 @@ const CHECKS: &[Check] = &[
     Check {
         setting: "net.ipv4.tcp_rmem",
         wanted: "a largest value of at least 4194304",
-        good: third_is_enough,
+        good: last_is_enough,
         why: "a fast carrier with a long round trip cannot be filled",
         remedy: "sysctl -w net.ipv4.tcp_rmem=\"4096 131072 16777216\"",
     },
     Check {
         setting: "net.ipv4.tcp_wmem",
         wanted: "a largest value of at least 4194304",
-        good: third_is_enough,
+        good: last_is_enough,
         why: "a fast carrier with a long round trip cannot be filled",
         remedy: "sysctl -w net.ipv4.tcp_wmem=\"4096 65536 16777216\"",
+    },
+    Check {
+        setting: "net.core.rmem_max",
+        wanted: "at least 4194304",
+        good: last_is_enough,
+        why: "QUIC tunnels and passengers' datagrams have short queues while a daemon is busy",
+        remedy: "sysctl -w net.core.rmem_max=4194304",
+    },
+    Check {
+        setting: "net.core.wmem_max",
+        wanted: "at least 4194304",
+        good: last_is_enough,
+        why: "QUIC tunnels have short queues",
+        remedy: "sysctl -w net.core.wmem_max=4194304",
     },
 ];
 
@@ -131,9 +145,9 @@ fn has_bbr(found: &str) -> bool {
     found.split_whitespace().any(|name| name == "bbr")
 }
 
-fn third_is_enough(found: &str) -> bool {
-    let third = found.split_whitespace().nth(2).and_then(|number| number.parse::<u64>().ok());
-    third.is_some_and(|bytes| bytes >= BUFFER_LEAST)
+fn last_is_enough(found: &str) -> bool {
+    let last = found.split_whitespace().last().and_then(|number| number.parse::<u64>().ok());
+    last.is_some_and(|bytes| bytes >= BUFFER_LEAST)
 }
 
 fn value(root: &Path, setting: &str) -> Option<String> {
@@ -206,6 +220,8 @@ mod tests {
             ("net.ipv4.tcp_mtu_probing", "0", "1"),
             ("net.ipv4.tcp_rmem", "4096\t131072\t2097152", "4096\t131072\t6291456"),
             ("net.ipv4.tcp_wmem", "garbage", "4096 16384 4194304"),
+            ("net.core.rmem_max", "212992", "4194304"),
+            ("net.core.wmem_max", "212992", "8388608"),
         ];
         for (setting, wrong, right) in rows {
             let found = bad(&[(setting, wrong)]);

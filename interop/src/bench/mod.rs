@@ -188,7 +188,7 @@ net.ipv4.tcp_wmem = 4096 16384 4194304
 ";
 
 /// The lines `key = value` of a file of sysctl.d that a namespace can have. The list of allowed
-/// congestion controls belongs to the machine.
+/// congestion controls and the largest buffers belong to the machine.
 pub(crate) fn assignments(
     text: &'static str,
 ) -> impl Iterator<Item = (&'static str, &'static str)> {
@@ -197,6 +197,7 @@ pub(crate) fn assignments(
         .filter_map(|line| line.split_once('='))
         .map(|(key, value)| (key.trim(), value.trim()))
         .filter(|(key, _)| !key.ends_with("allowed_congestion_control"))
+        .filter(|(key, _)| !key.starts_with("net.core."))
 }
 
 /// A random seed, which is printed; `POLYRAIL_SEED` sets it.

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use quiche::{Connection, ConnectionId, RecvInfo, SendInfo};
 use ring::rand::SecureRandom as _;
+use socket2::SockRef;
 
 use super::flow::{CHUNK, Content, Faults, Progress, Request, left, unless_broken};
 use crate::keys::Keys;
@@ -46,6 +47,7 @@ pub(crate) fn download(
     progress: &Progress,
 ) -> Result<()> {
     let (local, peer) = (socket.local_addr()?, socket.peer_addr()?);
+    SockRef::from(socket).set_recv_buffer_size(RECEIVE_BUFFER)?;
     let mut config = config(packet)?;
     let id = random_id()?;
     let connection = quiche::connect(Some(NAME), &id, local, peer, &mut config)?;
@@ -306,6 +308,8 @@ pub(crate) const VPN: usize = 1_452;
 const NAME: &str = "quic-server";
 const STREAM: u64 = 0;
 const PACKET_MAX: usize = 1_500;
+/// Chromium's (`kQuicSocketReceiveBufferSize`).
+const RECEIVE_BUFFER: usize = 1_024 * 1_024;
 /// Bytes that the server may send before the user has read them.
 const CREDIT: u64 = 16 * 1_024 * 1_024;
 /// How long a connection may be silent.
