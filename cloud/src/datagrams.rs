@@ -456,8 +456,8 @@ const DATAGRAMS_PER_TURN: usize = 64;
 /// Longer datagrams are truncated by the kernel, and dropped by the session: they are too long.
 const LENGTH_MAX: usize = polyrail_session::wire::DATAGRAM_MAX + 1;
 /// The receive buffer of a binding, at most `net.core.rmem_max`. The kernel takes twice this size,
-/// and counts a long datagram as 2,304 bytes: 36 ms at 150 Mbit/s. Its usual buffer is full after 92,
-/// and a download in slow start then lost up to 119 in a row.
+/// and counts a long datagram as 2,304 bytes: 36 ms at 150 Mbit/s. Its usual buffer is full after
+/// 92, and a download in slow start then lost up to 119 in a row.
 const RECEIVE_BUFFER: usize = 512 * 1_024;
 /// Contacts that a binding remembers.
 const CONTACTED_MAX: usize = 1_024;

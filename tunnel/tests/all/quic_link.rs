@@ -477,8 +477,8 @@ fn paced_control() -> Duration {
 #[test]
 fn pacing_does_not_hold_acknowledgements_and_control_back() {
     let mut delays = Vec::new();
-    for _ in 0..2 {
-        let links: Vec<_> = (0..8).map(|_| std::thread::spawn(paced_control)).collect();
+    for _ in 0..4 {
+        let links: Vec<_> = (0..4).map(|_| std::thread::spawn(paced_control)).collect();
         delays.extend(links.into_iter().map(|link| link.join().unwrap()));
     }
     delays.sort_unstable();
