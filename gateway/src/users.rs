@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use polyrail_config::{GroupConfig, UserKey};
 use polyrail_model::codec::NUMBER_MAX;
-use polyrail_model::{UserId, Weight};
+use polyrail_model::{Bucket, UserId, Weight};
 use ring::hmac;
 use ring::rand::SystemRandom;
 
@@ -32,8 +32,9 @@ pub struct Users<N = KernelNeighbours> {
     kind: UserKey,
     key: hmac::Key,
     neighbours: N,
-    /// Recent results of the neighbour table; at most [`CACHE_MAX`] entries.
+    /// Recent results of the neighbour table, until when they hold; at most [`CACHE_MAX`] entries.
     cache: HashMap<IpAddr, (Instant, UserId)>,
+    questions: Bucket,
     /// The latest address of each user, for operators; at most [`CACHE_MAX`] users, then all are
     /// forgotten.
     addresses: HashMap<UserId, IpAddr>,
@@ -49,6 +50,15 @@ pub const CACHE_MAX: usize = 4096;
 /// How long an address is assumed to belong to one device. If another device takes over the address
 /// within this time, it counts as the same user.
 pub const CACHE_AGE: Duration = Duration::from_secs(30);
+
+/// How long an address counts as one that no neighbour has. An answer to it makes the kernel
+/// resolve it at once, but a flood that nobody answers would have the kernel asked for each packet.
+const UNRESOLVED_AGE: Duration = Duration::from_millis(100);
+
+/// Questions to the neighbour table. Each takes 0.1 ms or more of all users' time. Beyond it an
+/// address stays with its last user, and unknown ones count as unresolved.
+const QUESTIONS_A_SECOND: f64 = 500.0;
+const QUESTIONS_AT_ONCE: f64 = 100.0;
 
 impl Users {
     /// Identifies users by `kind`, with the neighbours on these interfaces; on all if the list is
@@ -71,7 +81,8 @@ impl<N: Neighbours> Users<N> {
             .map_err(|_| io::Error::other("no system randomness"))?;
         let (cache, addresses) = (HashMap::new(), HashMap::new());
         let (groups, news) = (Groups::default(), Vec::new());
-        Ok(Self { kind, key, neighbours, cache, addresses, groups, news })
+        let questions = Bucket::new(Instant::now(), QUESTIONS_A_SECOND, QUESTIONS_AT_ONCE);
+        Ok(Self { kind, key, neighbours, cache, questions, addresses, groups, news })
     }
 
     /// The user of a source address.
@@ -116,29 +127,32 @@ impl<N: Neighbours> Users<N> {
         if self.kind == UserKey::Address {
             return self.name_of_address(source);
         }
-        if let Some((since, user)) = self.cache.get(&source)
-            && now.saturating_duration_since(*since) < CACHE_AGE
+        let known = self.cache.get(&source);
+        if let Some((until, user)) = known
+            && now < *until
         {
             return *user;
         }
-        let user = match self.neighbours.origin(source) {
-            Origin::Neighbour(link) => self.name(LINK, &link),
-            // Not cached: an answer makes the kernel resolve the address.
-            Origin::Unresolved => return self.name(UNRESOLVED, &[]),
-            Origin::Elsewhere => self.name_of_address(source),
+        if !self.questions.take(now, 1) {
+            return known.map_or_else(|| self.name(UNRESOLVED, &[]), |(_, user)| *user);
+        }
+        let (user, age) = match self.neighbours.origin(source) {
+            Origin::Neighbour(link) => (self.name(LINK, &link), CACHE_AGE),
+            Origin::Unresolved => (self.name(UNRESOLVED, &[]), UNRESOLVED_AGE),
+            Origin::Elsewhere => (self.name_of_address(source), CACHE_AGE),
         };
-        self.remember(now, source, user);
+        self.remember(now, source, (now + age, user));
         user
     }
 
-    fn remember(&mut self, now: Instant, source: IpAddr, user: UserId) {
+    fn remember(&mut self, now: Instant, source: IpAddr, found: (Instant, UserId)) {
         if self.cache.len() >= CACHE_MAX {
-            self.cache.retain(|_, (at, _)| now.saturating_duration_since(*at) < CACHE_AGE);
+            self.cache.retain(|_, (until, _)| now < *until);
         }
         if self.cache.len() >= CACHE_MAX {
             self.cache.clear();
         }
-        self.cache.insert(source, (now, user));
+        self.cache.insert(source, found);
     }
 
     fn name_of_address(&self, source: IpAddr) -> UserId {

@@ -58,8 +58,33 @@ fn unresolved_addresses_of_a_link_are_one_user() {
     assert_eq!(users.user(now, ip("10.9.0.78")), strangers);
     assert_ne!(users.user(now, ip("10.77.0.1")), strangers);
     users.neighbours.known.insert(ip("10.9.0.77"), [2, 0, 0, 0, 0, 1]);
-    let resolved = users.user(now, ip("10.9.0.77"));
-    assert_eq!(resolved, users.user(now, ip("10.9.0.2")), "at once after its resolution");
+    let device = users.user(now, ip("10.9.0.2"));
+    let of = |users: &mut Users<Fake>, age| users.user(now + age, ip("10.9.0.77"));
+    assert_eq!(of(&mut users, UNRESOLVED_AGE / 2), strangers);
+    assert_eq!(of(&mut users, UNRESOLVED_AGE), device, "soon after its resolution");
+}
+
+#[test]
+fn floods_of_unanswered_datagrams_ask_little() {
+    let (mut users, now) = (users(UserKey::LinkAddress), Instant::now());
+    let device = users.user(now, ip("10.9.0.2"));
+    let strangers = users.user(now, ip("10.9.0.77"));
+    for datagram in 0..1_000 {
+        users.user(now + Duration::from_micros(datagram), ip("10.9.0.77"));
+    }
+    assert_eq!(users.neighbours.questions, 2, "one address");
+    // Forged addresses, when the devices' entries have just expired.
+    let later = now + CACHE_AGE;
+    for number in 0..10_000_u32 {
+        let [.., high, low] = number.to_be_bytes();
+        users.user(later, IpAddr::from([10, 77, high, low]));
+    }
+    assert_eq!(users.neighbours.questions, 2 + QUESTIONS_AT_ONCE as usize);
+    assert_eq!(users.user(later, ip("10.9.0.2")), device, "a known device stays what it is");
+    assert_eq!(users.user(later, ip("10.78.0.1")), strangers, "others share one quota");
+    let second = later + Duration::from_secs(1);
+    assert_eq!(users.user(second, ip("10.9.0.2")), device);
+    assert_ne!(users.user(second, ip("10.78.0.1")), strangers);
 }
 
 #[test]
@@ -86,9 +111,11 @@ fn cache_expires_and_is_bounded() {
     assert_eq!(users.neighbours.questions, 1);
     assert_ne!(users.user(now + CACHE_AGE, ip("10.9.0.2")), first, "another device has it now");
     for number in 0..20_000u32 {
-        users.user(now + CACHE_AGE, IpAddr::from(number.to_be_bytes()));
+        let age = CACHE_AGE + number * Duration::from_millis(2);
+        users.user(now + age, IpAddr::from(number.to_be_bytes()));
         assert!(users.cache.len() <= CACHE_MAX);
     }
+    assert!(users.neighbours.questions > 20_000, "each was asked for");
 }
 
 #[test]
