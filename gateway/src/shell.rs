@@ -214,7 +214,7 @@ impl Gateway {
                 let Some((stream, peer)) = gate.take(now, || listener.accept().map(Some)) else {
                     break;
                 };
-                let user = self.users.user(now, peer.ip());
+                let user = self.users.user_of_connection(now, peer.ip());
                 self.clients.add(now, relay, stream, peer, user);
             }
         }
@@ -253,7 +253,7 @@ impl Gateway {
         }
         let dns = self.daemon.config.dns.as_ref().filter(|_| is_dns(&wanted));
         let to = dns.map_or(wanted, |dns| dns.resolver);
-        let user = self.users.user(now, peer.ip());
+        let user = self.users.user_of_connection(now, peer.ip());
         match relay.endpoint().open(now, user, Destination::Address(to)) {
             Ok(flow) => relay.attach(now, flow, stream),
             Err(error) => {

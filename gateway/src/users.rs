@@ -35,6 +35,8 @@ pub struct Users<N = KernelNeighbours> {
     /// Recent results of the neighbour table, until when they hold; at most [`CACHE_MAX`] entries.
     cache: HashMap<IpAddr, (Instant, UserId)>,
     questions: Bucket,
+    /// All addresses of a link that no neighbour is known to have.
+    strangers: UserId,
     /// The latest address of each user, for operators; at most [`CACHE_MAX`] users, then all are
     /// forgotten.
     addresses: HashMap<UserId, IpAddr>,
@@ -55,8 +57,8 @@ pub const CACHE_AGE: Duration = Duration::from_secs(30);
 /// resolve it at once, but a flood that nobody answers would have the kernel asked for each packet.
 const UNRESOLVED_AGE: Duration = Duration::from_millis(100);
 
-/// Questions to the neighbour table. Each takes 0.1 ms or more of all users' time. Beyond it an
-/// address stays with its last user, and unknown ones count as unresolved.
+/// Questions to the neighbour table for datagrams. Each takes 0.1 ms or more of all users' time.
+/// Beyond it an address stays with its last user, and unknown ones count as unresolved.
 const QUESTIONS_A_SECOND: f64 = 500.0;
 const QUESTIONS_AT_ONCE: f64 = 100.0;
 
@@ -82,13 +84,23 @@ impl<N: Neighbours> Users<N> {
         let (cache, addresses) = (HashMap::new(), HashMap::new());
         let (groups, news) = (Groups::default(), Vec::new());
         let questions = Bucket::new(Instant::now(), QUESTIONS_A_SECOND, QUESTIONS_AT_ONCE);
-        Ok(Self { kind, key, neighbours, cache, questions, addresses, groups, news })
+        let strangers = name(&key, UNRESOLVED, &[]);
+        Ok(Self { kind, key, neighbours, cache, questions, strangers, addresses, groups, news })
     }
 
-    /// The user of a source address.
+    /// The user of a datagram's source address.
     pub fn user(&mut self, now: Instant, source: IpAddr) -> UserId {
+        self.note(now, source, false)
+    }
+
+    /// The user of a connection: its handshake has made the kernel resolve the address.
+    pub fn user_of_connection(&mut self, now: Instant, source: IpAddr) -> UserId {
+        self.note(now, source, true)
+    }
+
+    fn note(&mut self, now: Instant, source: IpAddr, is_resolved: bool) -> UserId {
         let source = source.to_canonical();
-        let user = self.identify(now, source);
+        let user = self.identify(now, source, is_resolved);
         if self.addresses.len() >= CACHE_MAX && !self.addresses.contains_key(&user) {
             self.addresses.clear();
         }
@@ -123,22 +135,24 @@ impl<N: Neighbours> Users<N> {
         self.addresses.get(&user).copied()
     }
 
-    fn identify(&mut self, now: Instant, source: IpAddr) -> UserId {
+    fn identify(&mut self, now: Instant, source: IpAddr, is_resolved: bool) -> UserId {
         if self.kind == UserKey::Address {
             return self.name_of_address(source);
         }
-        let known = self.cache.get(&source);
+        let strangers = self.strangers;
+        let cached = self.cache.get(&source);
+        let known = cached.filter(|(_, user)| !is_resolved || *user != strangers);
         if let Some((until, user)) = known
             && now < *until
         {
             return *user;
         }
-        if !self.questions.take(now, 1) {
-            return known.map_or_else(|| self.name(UNRESOLVED, &[]), |(_, user)| *user);
+        if !is_resolved && !self.questions.take(now, 1) {
+            return known.map_or(strangers, |(_, user)| *user);
         }
         let (user, age) = match self.neighbours.origin(source) {
             Origin::Neighbour(link) => (self.name(LINK, &link), CACHE_AGE),
-            Origin::Unresolved => (self.name(UNRESOLVED, &[]), UNRESOLVED_AGE),
+            Origin::Unresolved => (strangers, UNRESOLVED_AGE),
             Origin::Elsewhere => (self.name_of_address(source), CACHE_AGE),
         };
         self.remember(now, source, (now + age, user));
@@ -163,14 +177,18 @@ impl<N: Neighbours> Users<N> {
     }
 
     fn name(&self, kind: u8, bytes: &[u8]) -> UserId {
-        let mut context = hmac::Context::with_key(&self.key);
-        context.update(&[kind]);
-        context.update(bytes);
-        let tag = context.sign();
-        let number = tag.as_ref().iter().take(8).fold(0, |n, byte| (n << 8) | u64::from(*byte));
-        // A larger number would be cut on its way to the cloud.
-        UserId(number & NUMBER_MAX)
+        name(&self.key, kind, bytes)
     }
+}
+
+fn name(key: &hmac::Key, kind: u8, bytes: &[u8]) -> UserId {
+    let mut context = hmac::Context::with_key(key);
+    context.update(&[kind]);
+    context.update(bytes);
+    let tag = context.sign();
+    let number = tag.as_ref().iter().take(8).fold(0, |n, byte| (n << 8) | u64::from(*byte));
+    // A larger number would be cut on its way to the cloud.
+    UserId(number & NUMBER_MAX)
 }
 
 /// Prefixes of the hash input: a link address and an IP address with the same bytes differ.

@@ -59,8 +59,11 @@ fn unresolved_addresses_of_a_link_are_one_user() {
     assert_ne!(users.user(now, ip("10.77.0.1")), strangers);
     users.neighbours.known.insert(ip("10.9.0.77"), [2, 0, 0, 0, 0, 1]);
     let device = users.user(now, ip("10.9.0.2"));
-    let of = |users: &mut Users<Fake>, age| users.user(now + age, ip("10.9.0.77"));
-    assert_eq!(of(&mut users, UNRESOLVED_AGE / 2), strangers);
+    assert_eq!(users.user(now + UNRESOLVED_AGE / 2, ip("10.9.0.77")), strangers);
+    assert_eq!(users.user_of_connection(now, ip("10.9.0.77")), device, "it has just resolved");
+    users.user(now, ip("10.9.0.78"));
+    users.neighbours.known.insert(ip("10.9.0.78"), [2, 0, 0, 0, 0, 1]);
+    let of = |users: &mut Users<Fake>, age| users.user(now + age, ip("10.9.0.78"));
     assert_eq!(of(&mut users, UNRESOLVED_AGE), device, "soon after its resolution");
 }
 
@@ -82,9 +85,10 @@ fn floods_of_unanswered_datagrams_ask_little() {
     assert_eq!(users.neighbours.questions, 2 + QUESTIONS_AT_ONCE as usize);
     assert_eq!(users.user(later, ip("10.9.0.2")), device, "a known device stays what it is");
     assert_eq!(users.user(later, ip("10.78.0.1")), strangers, "others share one quota");
+    assert_ne!(users.user_of_connection(later, ip("10.78.0.1")), strangers, "it has a handshake");
     let second = later + Duration::from_secs(1);
     assert_eq!(users.user(second, ip("10.9.0.2")), device);
-    assert_ne!(users.user(second, ip("10.78.0.1")), strangers);
+    assert_ne!(users.user(second, ip("10.78.0.2")), strangers);
 }
 
 #[test]
