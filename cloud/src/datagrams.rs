@@ -10,7 +10,7 @@
 //! The caller looks up names, one of a binding at a time; meanwhile the binding's datagrams to
 //! names wait. A binding keeps the address of a name, so that a connection stays with one server.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -20,7 +20,9 @@ use mio::{Interest, Registry, Token};
 use polyrail_config::Filtering;
 use polyrail_daemon::{UdpDrop, UdpDrops};
 use polyrail_model::{BindingId, Delivery, Destination, HostName, SessionKey, UserId};
-use polyrail_relay::{BindingUse, ICMP_ERROR, IcmpError, IcmpLimit, Marked, Relay};
+use polyrail_relay::{
+    BindingUse, ICMP_ERROR, IcmpError, Marked, Read, ReadTurns, Relay, UserLimit, icmp_limit,
+};
 use polyrail_relay::{receive_icmp_error, receive_marked, watch_icmp_errors, watch_marks};
 use polyrail_session::UserDatagram;
 use polyrail_session::limits::BINDINGS_MAX;
@@ -44,10 +46,10 @@ pub(crate) struct Datagrams {
     user_max: usize,
     /// Bindings of all gateways: each has up to two descriptors.
     all_max: usize,
-    readable: BTreeSet<usize>,
+    readable: ReadTurns,
     /// Sockets with ICMP errors.
-    failed: BTreeSet<usize>,
-    errors: HashMap<SessionKey, IcmpLimit>,
+    failed: ReadTurns,
+    errors: HashMap<SessionKey, UserLimit>,
     drops: UdpDrops,
     sweep_at: Instant,
     buffer: Box<[u8]>,
@@ -98,8 +100,8 @@ impl Datagrams {
             of_session: HashMap::new(),
             user_max,
             all_max: all_max.min(BINDINGS_MAX),
-            readable: BTreeSet::new(),
-            failed: BTreeSet::new(),
+            readable: ReadTurns::default(),
+            failed: ReadTurns::default(),
             errors: HashMap::new(),
             drops: UdpDrops::default(),
             sweep_at: now + SWEEP_EVERY,
@@ -231,12 +233,11 @@ impl Datagrams {
 
     /// Takes datagrams and errors for passengers, and ends idle bindings.
     pub(crate) fn on_turn(&mut self, now: Instant, relay: &mut Relay) {
-        for place in std::mem::take(&mut self.failed) {
-            self.report_errors(now, relay, place);
-        }
-        for place in std::mem::take(&mut self.readable) {
-            self.receive(now, relay, place);
-        }
+        let mut failed = std::mem::take(&mut self.failed);
+        let mut readable = std::mem::take(&mut self.readable);
+        failed.serve(DATAGRAMS_OF_ALL, |place| self.report_errors(now, relay, place));
+        readable.serve(DATAGRAMS_OF_ALL, |place| self.receive(now, relay, place));
+        (self.failed, self.readable) = (failed, readable);
         if now >= self.sweep_at {
             self.sweep_at = now + SWEEP_EVERY;
             let over = self.bindings.iter().filter(|(_, binding)| binding.used.is_over(now));
@@ -286,17 +287,17 @@ impl Datagrams {
     }
 
     /// Sends the ICMP errors of a socket to the gateway, as many as it may receive.
-    fn report_errors(&mut self, now: Instant, relay: &mut Relay, place: usize) {
-        let Some(binding) = self.bindings.get(place / 2) else { return };
-        let Some(socket) = binding.socket(place) else { return };
+    fn report_errors(&mut self, now: Instant, relay: &mut Relay, place: usize) -> Read {
+        let Some(binding) = self.bindings.get(place / 2) else { return Read::NONE };
+        let Some(socket) = binding.socket(place) else { return Read::NONE };
         let (session, id) = binding.key;
-        for _ in 0..DATAGRAMS_PER_TURN {
+        for count in 0..DATAGRAMS_PER_TURN {
             let (remote, cause) = match receive_icmp_error(socket) {
                 Ok(Some(error)) => error,
                 Ok(None) => continue,
-                Err(_) => return,
+                Err(_) => return Read { count, is_dry: true },
             };
-            let limit = self.errors.entry(session).or_insert_with(|| IcmpLimit::new(now));
+            let limit = self.errors.entry(session).or_insert_with(|| icmp_limit(now));
             let is_known = binding.contacted.contains(&contact(self.filtering, remote));
             if is_known && limit.permit(now, binding.user) {
                 let error = IcmpError { binding: id, remote, cause };
@@ -304,19 +305,21 @@ impl Datagrams {
                 endpoint.send_message(now, session, ICMP_ERROR, Delivery::Prompt, payload);
             }
         }
-        self.failed.insert(place);
+        Read { count: DATAGRAMS_PER_TURN, is_dry: false }
     }
 
-    fn receive(&mut self, now: Instant, relay: &mut Relay, place: usize) {
-        let Some(binding) = self.bindings.get_mut(place / 2) else { return };
+    fn receive(&mut self, now: Instant, relay: &mut Relay, place: usize) -> Read {
+        let Some(binding) = self.bindings.get_mut(place / 2) else { return Read::NONE };
         let socket = if place.is_multiple_of(2) { &binding.v4 } else { &binding.v6 };
-        let Some(socket) = socket else { return };
+        let Some(socket) = socket else { return Read::NONE };
         let (session, id) = binding.key;
-        for _ in 0..DATAGRAMS_PER_TURN {
+        for count in 0..DATAGRAMS_PER_TURN {
             let received = receive_marked(socket, &mut self.buffer, &mut self.control, |_| {});
             let Marked { length, from, expedited } = match received {
                 Ok(received) => received,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Read { count, is_dry: true };
+                }
                 // An ICMP error about an earlier datagram; the next one may be sound.
                 Err(_) => continue,
             };
@@ -332,7 +335,7 @@ impl Datagrams {
             let datagram = UserDatagram { binding: id, user, remote, payload, expedited };
             relay.endpoint().send_datagram(now, session, datagram);
         }
-        self.readable.insert(place);
+        Read { count: DATAGRAMS_PER_TURN, is_dry: false }
     }
 
     /// The place of a binding; `None` if there are too many, or its user is not known yet.
@@ -421,16 +424,15 @@ fn contact(filtering: Filtering, to: SocketAddr) -> SocketAddr {
     SocketAddr::new(to.ip(), port)
 }
 
-/// Whether the kernel would send from the destination itself: it is this host.
+/// Whether the kernel would send from the destination itself: it is this host. It also counts as
+/// this host if no port or descriptor is left to ask with.
 fn is_own(to: SocketAddr) -> bool {
     let any = match to {
         SocketAddr::V4(_) => IpAddr::from(Ipv4Addr::UNSPECIFIED),
         SocketAddr::V6(_) => IpAddr::from(Ipv6Addr::UNSPECIFIED),
     };
-    let from = std::net::UdpSocket::bind((any, 0)).and_then(|socket| {
-        socket.connect(to)?;
-        socket.local_addr()
-    });
+    let Ok(socket) = std::net::UdpSocket::bind((any, 0)) else { return true };
+    let from = socket.connect(to).and_then(|()| socket.local_addr());
     from.is_ok_and(|from| from.ip().to_canonical() == to.ip().to_canonical())
 }
 
@@ -453,6 +455,8 @@ fn open(registry: &Registry, any: IpAddr, token: usize) -> io::Result<UdpSocket>
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 /// Datagrams received from one socket in a turn.
 const DATAGRAMS_PER_TURN: usize = 64;
+/// Of all sockets: a few milliseconds.
+const DATAGRAMS_OF_ALL: usize = 1_024;
 /// Longer datagrams are truncated by the kernel, and dropped by the session: they are too long.
 const LENGTH_MAX: usize = polyrail_session::wire::DATAGRAM_MAX + 1;
 /// The receive buffer of a binding, at most `net.core.rmem_max`. The kernel takes twice this size,

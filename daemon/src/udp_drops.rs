@@ -7,7 +7,7 @@ use polyrail_admin::metrics::Count;
 pub enum UdpDrop {
     /// The access list does not permit its destination (cloud).
     Forbidden,
-    /// Its user or all users have too many bindings.
+    /// Its user or all users have too many bindings, or too many new servers answer.
     Quota,
     /// Its destination's name was not found in time, or too many datagrams waited for it (cloud).
     Lookup,

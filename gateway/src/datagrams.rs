@@ -17,7 +17,7 @@ use mio::Registry;
 use mio::event::Event as Readiness;
 use polyrail_daemon::{UdpDrop, UdpDrops};
 use polyrail_model::{BindingId, Destination, SessionKey, UserId};
-use polyrail_relay::{BindingUse, IcmpError, Relay};
+use polyrail_relay::{BindingUse, IcmpError, Relay, UserLimit};
 use polyrail_session::UserDatagram;
 use polyrail_session::limits::BINDINGS_MAX;
 use polyrail_session::wire::DATAGRAM_MAX;
@@ -91,7 +91,7 @@ impl Datagrams {
             carried: true,
             session: None,
             bindings: Bindings::new(user_max),
-            replies: Replies::default(),
+            replies: Replies::new(now),
             icmp: IcmpErrors::new(now),
             drops: UdpDrops::default(),
             sweep_at: now + SWEEP_EVERY,
@@ -204,7 +204,8 @@ impl Datagrams {
             let (remote, marked) = (Destination::Address(remote), datagram.expedited);
             send(Sender::Intercepted(client), user, remote, payload, marked);
         });
-        associations.receive(buffer, DATAGRAMS_PER_TURN, |index, user, remote, payload| {
+        let bounds = (DATAGRAMS_PER_TURN, DATAGRAMS_OF_ALL);
+        associations.receive(buffer, bounds, |index, user, remote, payload| {
             send(Sender::Associated(index), user, remote, payload, false);
         });
         if now >= self.sweep_at {
@@ -254,13 +255,16 @@ impl Datagrams {
             return self.drops.count(UdpDrop::Invalid);
         };
         binding.used.on_received();
-        let (sender, payload) = (binding.sender, &datagram.payload);
+        let (sender, user, payload) = (binding.sender, binding.user, &datagram.payload);
         let sent = match sender {
-            Sender::Intercepted(endpoint) => self.replies.send(now, *remote, endpoint, payload),
+            Sender::Intercepted(endpoint) => {
+                self.replies.send(now, user, (*remote, endpoint), payload)
+            }
             Sender::Associated(index) => self.associations.send(index, *remote, payload),
         };
         if let Err(error) = sent {
-            self.drops.count(UdpDrop::Unsent);
+            let over = error.kind() == io::ErrorKind::QuotaExceeded;
+            self.drops.count(if over { UdpDrop::Quota } else { UdpDrop::Unsent });
             tracing::debug!(?sender, %remote, %error, "datagram not delivered");
         }
     }
@@ -343,21 +347,30 @@ impl Bindings {
 ///
 /// The kernel delivers passengers' datagrams to the listening socket all the same: TPROXY looks for
 /// connected sockets first, and these are not connected.
-#[derive(Default)]
 struct Replies {
     sockets: HashMap<SocketAddr, (Socket, Instant)>,
+    /// New sockets: each takes nine system calls.
+    limit: UserLimit,
 }
 
 impl Replies {
+    fn new(now: Instant) -> Self {
+        let limit = UserLimit::new(now, NEW_REPLIES_OF_ALL, NEW_REPLIES_OF_USER);
+        Self { sockets: HashMap::new(), limit }
+    }
+
     /// Sends without blocking: if the kernel's buffer is full, the datagram is dropped.
     fn send(
         &mut self,
         now: Instant,
-        from: SocketAddr,
-        to: SocketAddr,
+        user: UserId,
+        (from, to): (SocketAddr, SocketAddr),
         payload: &[u8],
     ) -> io::Result<()> {
         if !self.sockets.contains_key(&from) {
+            if !self.limit.permit(now, user) {
+                return Err(io::ErrorKind::QuotaExceeded.into());
+            }
             if self.sockets.len() >= REPLIES_MAX {
                 self.forget_oldest();
             }
@@ -388,10 +401,16 @@ fn canonical(address: SocketAddr) -> SocketAddr {
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 /// Datagrams received from one socket in a turn.
 const DATAGRAMS_PER_TURN: usize = 64;
+/// Datagrams received from the sockets of all associations in a turn.
+const DATAGRAMS_OF_ALL: usize = 1_024;
 /// Longer datagrams are truncated by the kernel, and dropped by the session: they are too long.
 const LENGTH_MAX: usize = udp_header::HEADER_MAX + DATAGRAM_MAX + 1;
 /// Descriptors for answers.
 const REPLIES_MAX: usize = 256;
+/// New ones in a second for each user, and for all. Further datagrams from other addresses are
+/// dropped.
+const NEW_REPLIES_OF_USER: f64 = 500.0;
+const NEW_REPLIES_OF_ALL: f64 = 2_000.0;
 const REPLY_IDLE: Duration = Duration::from_secs(30);
 
 #[cfg(test)]

@@ -13,17 +13,17 @@ use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::time::Instant;
 
 use polyrail_model::UserId;
-use polyrail_relay::{IcmpCause, IcmpLimit};
+use polyrail_relay::{IcmpCause, UserLimit, icmp_limit};
 use polyrail_session::wire::DATAGRAM_MAX;
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// Sends the errors, as many as [`IcmpLimit`] permits.
+/// Sends the errors, as many as [`icmp_limit`] permits.
 #[derive(Debug)]
-pub(crate) struct IcmpErrors(IcmpLimit);
+pub(crate) struct IcmpErrors(UserLimit);
 
 impl IcmpErrors {
     pub(crate) fn new(now: Instant) -> Self {
-        Self(IcmpLimit::new(now))
+        Self(icmp_limit(now))
     }
 
     /// A passenger has sent a datagram to a server that is too long for the session.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use mio::Registry;
 use polyrail_model::{Destination, UserId};
-use polyrail_relay::{LogLimiter, Relay};
+use polyrail_relay::{LogLimiter, Relay, UserLimit};
 use polyrail_session::limits::OWN_USER;
 use polyrail_session::{Endpoint, FlowKey, ResetReason};
 
@@ -21,6 +21,8 @@ pub(crate) struct NameService {
     resolver: SocketAddr,
     forwarder: Forwarder,
     sockets: UdpSockets,
+    /// Each query may be answered at once, by a socket of its own.
+    limit: UserLimit,
     flow: Option<FlowKey>,
     /// The flow has delivered bytes.
     answered: bool,
@@ -33,6 +35,7 @@ pub(crate) struct NameService {
 impl NameService {
     /// Registers the sockets under `base` and the following tokens.
     pub(crate) fn new(
+        now: Instant,
         registry: &Registry,
         base: usize,
         sockets: Vec<TransparentUdp>,
@@ -43,6 +46,7 @@ impl NameService {
             resolver,
             forwarder: Forwarder::new(seed),
             sockets: UdpSockets::new(registry, base, sockets)?,
+            limit: UserLimit::new(now, QUERIES_OF_ALL, QUERIES_OF_USER),
             flow: None,
             answered: false,
             open_at: None,
@@ -80,11 +84,15 @@ impl NameService {
         mut user_of: impl FnMut(IpAddr) -> UserId,
     ) -> Vec<UserId> {
         let mut refused = Vec::new();
-        let Self { sockets, forwarder, buffer, .. } = self;
+        let Self { sockets, limit, forwarder, buffer, .. } = self;
         sockets.receive(now, buffer, QUERIES_PER_TURN, |datagram, query| {
             let client = DnsClient { address: datagram.client, asked: datagram.server };
             let user = user_of(client.address.ip());
-            refused.extend(forwarder.query(now, user, client, query));
+            if limit.permit(now, user) {
+                refused.extend(forwarder.query(now, user, client, query));
+            } else {
+                refused.push(user);
+            }
         });
         if self.forwarder.next_timeout().is_some_and(|at| at <= now)
             && self.forwarder.on_timeout(now)
@@ -215,6 +223,9 @@ impl NameService {
 const REOPEN_AFTER: Duration = Duration::from_millis(500);
 /// The maximum number of queries received from one socket per turn.
 const QUERIES_PER_TURN: usize = 64;
+/// Queries in a second of each user, and of all. Further ones get no answer.
+const QUERIES_OF_USER: f64 = 500.0;
+const QUERIES_OF_ALL: f64 = 2_000.0;
 
 #[cfg(test)]
 mod tests {
@@ -241,7 +252,7 @@ mod tests {
         for user in 1..=3 {
             relay.endpoint().open(now, UserId(user), Destination::Address(to)).unwrap();
         }
-        let mut names = NameService::new(&registry(), 64, Vec::new(), to, 7).unwrap();
+        let mut names = NameService::new(now, &registry(), 64, Vec::new(), to, 7).unwrap();
         let client = DnsClient { address: ([10, 0, 0, 2], 5000).into(), asked: to };
         assert_eq!(names.forwarder.query(now, UserId(9), client, QUERY), None);
         let turn = |names: &mut NameService, relay: &mut Relay, at| {

@@ -153,7 +153,7 @@ impl Gateway {
         let config = &intercepted(&daemon.config)?;
         let transparent = gated(registry, TRANSPARENT, listen_transparently(config)?)?;
         let socks = gated(registry, SOCKS, listen_for_socks(config)?)?;
-        let names = name_service(config, registry)?;
+        let names = name_service(now, config, registry)?;
         let bounds = (daemon.settings.user_flows_max, associations_within(sockets_max));
         let datagrams = passengers_datagrams(now, config, registry, bounds)?;
         let policy = reply_policy(config);
@@ -544,7 +544,7 @@ impl Shell for Gateway {
             let refused = names.on_turn(now, relay, |source: IpAddr| users.user(now, source));
             for user in refused {
                 let Some(session) = relay.endpoint_ref().current() else { break };
-                let (why, from) = ("too many DNS queries are pending", users.address_of(user));
+                let (why, from) = ("too many DNS queries", users.address_of(user));
                 let who = (session, user);
                 let permit = || self.refused_lines.permit(now).is_some();
                 self.refusals.add(now, who, Refused::Query, why, (None, from), permit);
@@ -669,6 +669,7 @@ fn gated(
 }
 
 fn name_service(
+    now: Instant,
     config: &GatewayConfig,
     registry: &Registry,
 ) -> anyhow::Result<Option<NameService>> {
@@ -677,7 +678,7 @@ fn name_service(
     let sockets = TransparentUdp::bind_loopback(port, intercept.ipv4, intercept.ipv6)
         .with_context(|| format!("cannot listen for DNS queries on port {port} (dns.port)"))?;
     let seed = u64::from_ne_bytes(random()?);
-    Ok(Some(NameService::new(registry, NAMES, sockets, dns.resolver, seed)?))
+    Ok(Some(NameService::new(now, registry, NAMES, sockets, dns.resolver, seed)?))
 }
 
 fn passengers_datagrams(

@@ -12,7 +12,7 @@ mod origin;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -32,8 +32,9 @@ pub struct Users<N = KernelNeighbours> {
     kind: UserKey,
     key: hmac::Key,
     neighbours: N,
-    /// Recent results of the neighbour table, until when they hold; at most [`CACHE_MAX`] entries.
-    cache: HashMap<IpAddr, (Instant, UserId)>,
+    /// Recent answers of the neighbour table; at most [`CACHE_MAX`].
+    cache: HashMap<IpAddr, Answer>,
+    /// Questions about new addresses of datagrams.
     questions: Bucket,
     /// All addresses of a link that no neighbour is known to have.
     strangers: UserId,
@@ -42,11 +43,21 @@ pub struct Users<N = KernelNeighbours> {
     addresses: HashMap<UserId, IpAddr>,
     groups: Groups,
     /// Users whose weight may have changed.
-    news: Vec<UserId>,
+    news: BTreeSet<UserId>,
 }
 
-/// The maximum number of cached addresses. When it is reached, expired entries are evicted; if
-/// there are none, all are.
+/// An answer of the neighbour table.
+#[derive(Clone, Copy, Debug)]
+struct Answer {
+    until: Instant,
+    user: UserId,
+    /// The device with this address; one for all addresses that no neighbour has.
+    device: UserId,
+}
+
+/// The maximum number of cached addresses. When it is reached, expired ones that no neighbour is
+/// known to have are evicted, else those of the device with the most; all addresses behind routers
+/// count as one device.
 pub const CACHE_MAX: usize = 4096;
 
 /// How long an address is assumed to belong to one device. If another device takes over the address
@@ -54,13 +65,15 @@ pub const CACHE_MAX: usize = 4096;
 pub const CACHE_AGE: Duration = Duration::from_secs(30);
 
 /// How long an address counts as one that no neighbour has. An answer to it makes the kernel
-/// resolve it at once, but a flood that nobody answers would have the kernel asked for each packet.
-const UNRESOLVED_AGE: Duration = Duration::from_millis(100);
+/// resolve it, sooner than a carrier's round trip, but a flood that nobody answers would have the
+/// kernel asked for each packet.
+const UNRESOLVED_AGE: Duration = Duration::from_millis(20);
 
-/// Questions to the neighbour table for datagrams. Each takes 0.1 ms or more of all users' time.
-/// Beyond it an address stays with its last user, and unknown ones count as unresolved.
-const QUESTIONS_A_SECOND: f64 = 500.0;
-const QUESTIONS_AT_ONCE: f64 = 100.0;
+/// Messages to the kernel about new addresses of datagrams. Each takes 0.1 ms or more of all users'
+/// time. Beyond it new addresses count as unresolved. Connections, and addresses in the cache, ask
+/// all the same: both are few.
+const QUESTIONS_A_SECOND: f64 = 1500.0;
+const QUESTIONS_AT_ONCE: f64 = 300.0;
 
 impl Users {
     /// Identifies users by `kind`, with the neighbours on these interfaces; on all if the list is
@@ -82,7 +95,7 @@ impl<N: Neighbours> Users<N> {
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new())
             .map_err(|_| io::Error::other("no system randomness"))?;
         let (cache, addresses) = (HashMap::new(), HashMap::new());
-        let (groups, news) = (Groups::default(), Vec::new());
+        let (groups, news) = (Groups::default(), BTreeSet::new());
         let questions = Bucket::new(Instant::now(), QUESTIONS_A_SECOND, QUESTIONS_AT_ONCE);
         let strangers = name(&key, UNRESOLVED, &[]);
         Ok(Self { kind, key, neighbours, cache, questions, strangers, addresses, groups, news })
@@ -106,7 +119,7 @@ impl<N: Neighbours> Users<N> {
         }
         let before = self.addresses.insert(user, source);
         if before != Some(source) && !self.groups.is_empty() {
-            self.news.push(user);
+            self.news.insert(user);
         }
         user
     }
@@ -117,8 +130,7 @@ impl<N: Neighbours> Users<N> {
         self.news = self.addresses.keys().copied().collect();
     }
 
-    /// The users whose weight may have changed, with their weights; at most one each per address
-    /// seen since the last call.
+    /// The users whose weight may have changed since the last call, with their weights.
     pub fn take_weights(&mut self) -> Vec<(UserId, Weight)> {
         let news = std::mem::take(&mut self.news);
         let weight = |user: UserId| (user, self.groups.weight(user, self.address_of(user)));
@@ -140,33 +152,40 @@ impl<N: Neighbours> Users<N> {
             return self.name_of_address(source);
         }
         let strangers = self.strangers;
-        let cached = self.cache.get(&source);
-        let known = cached.filter(|(_, user)| !is_resolved || *user != strangers);
-        if let Some((until, user)) = known
-            && now < *until
-        {
-            return *user;
+        match self.cache.get(&source) {
+            Some(Answer { user, .. }) if is_resolved && *user == strangers => {}
+            Some(Answer { until, user, .. }) if now < *until => return *user,
+            // Those that have expired are few.
+            Some(Answer { user, .. }) if *user != strangers => {}
+            _ if is_resolved || self.questions.take(now, self.neighbours.questions()) => {}
+            _ => return strangers,
         }
-        if !is_resolved && !self.questions.take(now, 1) {
-            return known.map_or(strangers, |(_, user)| *user);
-        }
-        let (user, age) = match self.neighbours.origin(source) {
-            Origin::Neighbour(link) => (self.name(LINK, &link), CACHE_AGE),
-            Origin::Unresolved => (strangers, UNRESOLVED_AGE),
-            Origin::Elsewhere => (self.name_of_address(source), CACHE_AGE),
+        let (user, device, age) = match self.neighbours.origin(source) {
+            Origin::Neighbour(link) => {
+                let device = self.name(LINK, &link);
+                (device, device, CACHE_AGE)
+            }
+            Origin::Unresolved => (strangers, strangers, UNRESOLVED_AGE),
+            Origin::Elsewhere => (self.name_of_address(source), strangers, CACHE_AGE),
         };
-        self.remember(now, source, (now + age, user));
+        if self.cache.len() >= CACHE_MAX && !self.cache.contains_key(&source) {
+            self.make_room(now);
+        }
+        self.cache.insert(source, Answer { until: now + age, user, device });
         user
     }
 
-    fn remember(&mut self, now: Instant, source: IpAddr, found: (Instant, UserId)) {
+    fn make_room(&mut self, now: Instant) {
+        let strangers = self.strangers;
+        self.cache.retain(|_, answer| answer.user != strangers || now < answer.until);
         if self.cache.len() >= CACHE_MAX {
-            self.cache.retain(|_, (until, _)| now < *until);
+            let mut counts: HashMap<UserId, usize> = HashMap::new();
+            for answer in self.cache.values() {
+                *counts.entry(answer.device).or_default() += 1;
+            }
+            let most = counts.into_iter().max_by_key(|(_, count)| *count);
+            self.cache.retain(|_, answer| most.is_none_or(|(most, _)| answer.device != most));
         }
-        if self.cache.len() >= CACHE_MAX {
-            self.cache.clear();
-        }
-        self.cache.insert(source, found);
     }
 
     fn name_of_address(&self, source: IpAddr) -> UserId {

@@ -1,18 +1,18 @@
 //! ICMP errors about passengers' datagrams: read from a socket of the cloud, and sent to the
 //! gateway in a message, as `docs/protocol.md` specifies it (*Errors of datagrams*).
 
-use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use mio::net::UdpSocket;
 use nix::sys::socket::sockopt::{Ipv4RecvErr, Ipv6RecvErr};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, setsockopt};
 use polyrail_model::codec::{Cursor, FieldError, put_number};
-use polyrail_model::{BindingId, Bucket, Channel, UserId};
+use polyrail_model::{BindingId, Channel};
 
+use crate::UserLimit;
 use crate::marked::socket_address;
 
 /// The network has refused a datagram that a passenger has sent.
@@ -93,39 +93,9 @@ impl IcmpError {
     }
 }
 
-/// How many ICMP errors the users of a gateway receive: 10 a second each, and 100 together. The
-/// second half of the 100 is for users who have had none for a second, so that many users who flood
-/// do not take the errors of the others.
-#[derive(Debug)]
-pub struct IcmpLimit {
-    all: Bucket,
-    /// The buckets that are not full; at most as many as `all` has permitted since the last sweep.
-    users: HashMap<UserId, Bucket>,
-    sweep_at: Instant,
-}
-
-impl IcmpLimit {
-    /// A limit that has permitted nothing yet.
-    pub fn new(now: Instant) -> Self {
-        let all = Bucket::new(now, OF_ALL, OF_ALL);
-        Self { all, users: HashMap::new(), sweep_at: now + SWEEP_EVERY }
-    }
-
-    /// Whether this user may receive an error now.
-    pub fn permit(&mut self, now: Instant, user: UserId) -> bool {
-        if now >= self.sweep_at {
-            self.users.retain(|_, bucket| !bucket.is_full(now));
-            self.sweep_at = now + SWEEP_EVERY;
-        }
-        let own = self.users.get(&user);
-        let mut own = own.copied().unwrap_or_else(|| Bucket::new(now, OF_USER, OF_USER));
-        let reserve = if own.is_full(now) { 0.0 } else { OF_ALL / 2.0 };
-        let permitted = self.all.level(now) >= reserve && own.take(now, 1) && self.all.take(now, 1);
-        if permitted {
-            self.users.insert(user, own);
-        }
-        permitted
-    }
+/// How many ICMP errors the users of a gateway receive: 10 a second each, and 100 together.
+pub fn icmp_limit(now: Instant) -> UserLimit {
+    UserLimit::new(now, OF_ALL, OF_USER)
 }
 
 /// Has the kernel keep the ICMP errors about a socket's datagrams for [`receive_icmp_error`].
@@ -199,7 +169,6 @@ const FORM: u64 = 1;
 const OF_USER: f64 = 10.0;
 /// Errors of all users a second, and at once: about 60 kbit/s of small messages.
 const OF_ALL: f64 = 100.0;
-const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
@@ -247,25 +216,6 @@ mod tests {
         assert!(with(&[1, 7, 5, 0x42, 0x28]).is_ok(), "an MTU of 552 bytes");
         assert!(with(&[1, 7, 5, 0x80, 1, 0, 0]).is_err(), "an MTU of 65,536 bytes");
         assert!(with(&[1, 7, 1, 0, 0]).is_err(), "a byte too much");
-    }
-
-    #[test]
-    fn user_who_floods_takes_nothing_from_others() {
-        let now = Instant::now();
-        let at = |ms| now + Duration::from_millis(ms);
-        let mut limit = IcmpLimit::new(now);
-        let permits = |limit: &mut IcmpLimit, at, user| {
-            (0..1_000).filter(|_| limit.permit(at, UserId(user))).count()
-        };
-        assert_eq!((permits(&mut limit, at(0), 1), permits(&mut limit, at(0), 2)), (10, 10));
-        assert_eq!(permits(&mut limit, at(500), 1), 5, "ten a second");
-        // Many users flood: the second half is for those who have had none.
-        let mut limit = IcmpLimit::new(now);
-        let all: usize = (1..=20).map(|user| permits(&mut limit, at(0), user)).sum();
-        assert_eq!(all, 5 * 10 + 15);
-        assert!(limit.permit(at(0), UserId(21)) && !limit.permit(at(0), UserId(21)));
-        assert!(limit.permit(at(1_100), UserId(22)));
-        assert_eq!(limit.users.len(), 1, "full buckets are not kept");
     }
 
     #[test]

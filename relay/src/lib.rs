@@ -36,6 +36,7 @@ mod limits;
 mod log_limit;
 mod marked;
 mod pending_reset;
+mod read_turns;
 mod relay;
 mod shutdown;
 mod slot;
@@ -43,6 +44,7 @@ mod suspicion;
 mod traffic;
 mod tunnels;
 mod turn_times;
+mod user_limit;
 mod workers;
 
 pub use accept::AcceptGate;
@@ -51,7 +53,7 @@ pub use daemon::{Shell, run};
 pub use event::RelayEvent;
 pub use foresight::{Foresight, notify};
 pub use icmp_error::{
-    ICMP_ERROR, IcmpCause, IcmpError, IcmpLimit, MTU_MIN, receive_icmp_error, watch_icmp_errors,
+    ICMP_ERROR, IcmpCause, IcmpError, MTU_MIN, icmp_limit, receive_icmp_error, watch_icmp_errors,
 };
 pub use leg::{KEEPALIVE, LEG_BYTES, USER_TIMEOUT};
 pub use limits::{RESERVED_DESCRIPTORS, flows_within, raise_descriptor_limit};
@@ -60,12 +62,14 @@ pub use marked::{Marked, receive_marked, watch_marks};
 pub use pending_reset::{PENDING_RESETS_MAX, RESET_DELAY_MAX, reset_socket};
 /// LinkDB's worker.
 pub use polyrail_predictor::worker as linkdb;
+pub use read_turns::{Read, ReadTurns};
 pub use relay::{Relay, RelaySettings, SHELL_TOKENS, TURN_BYTES};
 pub use shutdown::{DRAIN_MAX, Shutdown};
 pub use slot::{Label, SAMPLE_EVERY, TunnelView};
 pub use suspicion::Suspicion;
 pub use traffic::Traffic;
 pub use turn_times::{TURN_BOUNDS, TurnTimes};
+pub use user_limit::UserLimit;
 pub use workers::{MovingTunnel, Workers};
 
 #[cfg(test)]

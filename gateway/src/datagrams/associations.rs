@@ -4,7 +4,7 @@
 //! A relay takes datagrams only from the address of that connection, and, after the first one, only
 //! from its port. Nothing is read from the connection.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
@@ -13,7 +13,7 @@ use mio::event::Event as Readiness;
 use mio::net::{TcpStream, UdpSocket};
 use mio::{Interest, Registry, Token};
 use polyrail_model::{Destination, UserId};
-use polyrail_relay::{KEEPALIVE, USER_TIMEOUT};
+use polyrail_relay::{KEEPALIVE, Read, ReadTurns, USER_TIMEOUT};
 use slab::Slab;
 use socket2::{SockRef, TcpKeepalive};
 
@@ -26,7 +26,7 @@ pub(super) struct Associations {
     base: usize,
     all: Slab<Association>,
     /// The associations whose relays have datagrams.
-    readable: BTreeSet<usize>,
+    readable: ReadTurns,
     /// Datagrams dropped since the start: of strangers, or with an invalid header.
     invalid: u64,
 }
@@ -47,7 +47,7 @@ struct Association {
 impl Associations {
     /// Registers sockets under `base` and the following tokens.
     pub(super) fn new(registry: Registry, base: usize) -> Self {
-        Self { registry, base, all: Slab::new(), readable: BTreeSet::new(), invalid: 0 }
+        Self { registry, base, all: Slab::new(), readable: ReadTurns::default(), invalid: 0 }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -134,7 +134,7 @@ impl Associations {
         // It fails only for unregistered sockets.
         let _ = self.registry.deregister(&mut ended.connection);
         let _ = self.registry.deregister(&mut ended.relay);
-        self.readable.remove(&index);
+        self.readable.remove(index);
     }
 
     /// Whether [`Associations::receive`] is due.
@@ -142,45 +142,41 @@ impl Associations {
         !self.readable.is_empty()
     }
 
-    /// Hands over waiting datagrams, at most `most` of each association.
+    /// Hands over waiting datagrams, at most `most` of each association and about `of_all` of all.
     pub(super) fn receive(
         &mut self,
         buffer: &mut [u8],
-        most: usize,
+        (most, of_all): (usize, usize),
         mut each: impl FnMut(usize, UserId, Destination, &[u8]),
     ) {
-        for index in std::mem::take(&mut self.readable) {
-            let Some(association) = self.all.get_mut(index) else { continue };
-            let (user, mut is_dry) = (association.user, false);
-            for _ in 0..most {
+        let Self { all, readable, invalid, .. } = self;
+        readable.serve(of_all, |index| {
+            let Some(association) = all.get_mut(index) else { return Read::NONE };
+            let user = association.user;
+            for count in 0..most {
                 let (length, from) = match association.relay.recv_from(buffer) {
                     Ok(received) => received,
-                    Err(error) => {
-                        is_dry = error.kind() == io::ErrorKind::WouldBlock;
-                        if is_dry {
-                            break;
-                        }
-                        // An ICMP error about an earlier datagram; the next one may be sound.
-                        continue;
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        return Read { count, is_dry: true };
                     }
+                    // An ICMP error about an earlier datagram; the next one may be sound.
+                    Err(_) => continue,
                 };
                 if !association.accepts(from) {
-                    self.invalid += 1;
+                    *invalid += 1;
                     tracing::debug!(%from, "datagram of a stranger dropped");
                     continue;
                 }
                 match udp_header::parse(&buffer[..length]) {
                     Ok((to, payload)) => each(index, user, to, payload),
                     Err(error) => {
-                        self.invalid += 1;
+                        *invalid += 1;
                         tracing::debug!(%from, %error, "datagram dropped");
                     }
                 }
             }
-            if !is_dry {
-                self.readable.insert(index);
-            }
-        }
+            Read { count: most, is_dry: false }
+        });
     }
 
     /// Sends a datagram to a client without blocking: if the kernel's buffer is full, it is

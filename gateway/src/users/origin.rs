@@ -11,6 +11,9 @@ use crate::neighbours::NeighbourTable;
 pub trait Neighbours {
     /// Where the source address belongs.
     fn origin(&mut self, address: IpAddr) -> Origin;
+
+    /// The most messages to the kernel that one address costs.
+    fn questions(&self) -> usize;
 }
 
 /// Where a source address belongs.
@@ -29,6 +32,7 @@ pub enum Origin {
 pub struct KernelNeighbours {
     table: NeighbourTable,
     interfaces: Vec<String>,
+    questions: usize,
 }
 
 impl KernelNeighbours {
@@ -37,7 +41,14 @@ impl KernelNeighbours {
     /// # Errors
     /// The system cannot create a netlink socket.
     pub fn new(interfaces: Vec<String>) -> io::Result<Self> {
-        Ok(Self { table: NeighbourTable::new()?, interfaces })
+        let table = NeighbourTable::new()?;
+        let count = match interfaces.len() {
+            0 => if_nameindex().map_or(0, |all| all.iter().count()),
+            named => named,
+        };
+        // One for each interface, and two about the route.
+        let questions = count.min(INTERFACES_MAX) + 2;
+        Ok(Self { table, interfaces, questions })
     }
 
     /// The current indices of the interfaces; a recreated interface has a new one.
@@ -73,6 +84,10 @@ impl Neighbours for KernelNeighbours {
             tracing::debug!(%error, "no answer of the neighbour table");
             Origin::Elsewhere
         })
+    }
+
+    fn questions(&self) -> usize {
+        self.questions
     }
 }
 

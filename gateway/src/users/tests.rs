@@ -15,9 +15,13 @@ impl Neighbours for Fake {
         self.questions += 1;
         match self.known.get(&address) {
             Some(link) => Origin::Neighbour(link.to_vec()),
-            None if address.to_string().starts_with("10.9.0.") => Origin::Unresolved,
+            None if address.to_string().starts_with("10.9") => Origin::Unresolved,
             None => Origin::Elsewhere,
         }
+    }
+
+    fn questions(&self) -> usize {
+        3
     }
 }
 
@@ -70,25 +74,44 @@ fn unresolved_addresses_of_a_link_are_one_user() {
 #[test]
 fn floods_of_unanswered_datagrams_ask_little() {
     let (mut users, now) = (users(UserKey::LinkAddress), Instant::now());
-    let device = users.user(now, ip("10.9.0.2"));
-    let strangers = users.user(now, ip("10.9.0.77"));
     for datagram in 0..1_000 {
-        users.user(now + Duration::from_micros(datagram), ip("10.9.0.77"));
+        users.user(now + Duration::from_micros(datagram * 19), ip("10.9.0.77"));
     }
-    assert_eq!(users.neighbours.questions, 2, "one address");
-    // Forged addresses, when the devices' entries have just expired.
-    let later = now + CACHE_AGE;
-    for number in 0..10_000_u32 {
-        let [.., high, low] = number.to_be_bytes();
-        users.user(later, IpAddr::from([10, 77, high, low]));
+    assert_eq!(users.neighbours.questions, 1, "one address");
+    // Four seconds of forged addresses: 100 at once and 500 a second.
+    for number in 0..40_000_u32 {
+        let [_, first, second, third] = number.to_be_bytes();
+        let forged = IpAddr::from([10, 90 + first, second, third]);
+        users.user(now + Duration::from_micros(100) * number, forged);
     }
-    assert_eq!(users.neighbours.questions, 2 + QUESTIONS_AT_ONCE as usize);
-    assert_eq!(users.user(later, ip("10.9.0.2")), device, "a known device stays what it is");
-    assert_eq!(users.user(later, ip("10.78.0.1")), strangers, "others share one quota");
-    assert_ne!(users.user_of_connection(later, ip("10.78.0.1")), strangers, "it has a handshake");
-    let second = later + Duration::from_secs(1);
-    assert_eq!(users.user(second, ip("10.9.0.2")), device);
-    assert_ne!(users.user(second, ip("10.78.0.2")), strangers);
+    let asked = users.neighbours.questions;
+    assert!((2_050..2_150).contains(&asked), "{asked}");
+}
+
+#[test]
+fn floods_of_new_addresses_leave_known_ones_their_users() {
+    let (mut users, now) = (users(UserKey::LinkAddress), Instant::now());
+    let device = users.user(now, ip("10.9.0.2"));
+    let routed = users.user(now, ip("10.77.0.1"));
+    let strangers = users.user(now, ip("10.9.0.77"));
+    // A device takes ever new addresses for 50 s, then forges those of nobody on the link.
+    for number in 0..100_000_u32 {
+        let at = now + Duration::from_millis(number.into());
+        let [_, third, high, low] = number.to_be_bytes();
+        let address = IpAddr::from([10, 90 + third, high, low]);
+        if number < 50_000 {
+            users.neighbours.known.insert(address, [2, 0, 0, 0, 0, 7]);
+        }
+        users.user(at, address);
+        assert!(users.cache.len() <= CACHE_MAX);
+        if number % 10_000 == 9_999 {
+            assert_eq!(users.user(at, ip("10.9.0.2")), device, "{number}");
+            assert_eq!(users.user(at, ip("10.77.0.1")), routed, "{number}");
+            let new = IpAddr::from([10, 78, high, low]);
+            assert_eq!(users.user(at, new), strangers, "{number}: the flood takes all questions");
+            assert_ne!(users.user_of_connection(at, new), strangers, "{number}");
+        }
+    }
 }
 
 #[test]

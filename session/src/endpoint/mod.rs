@@ -514,6 +514,8 @@ impl Endpoint {
             if self.weights.remove(&user).is_none() {
                 return;
             }
+        } else if self.weights.get(&user) == Some(&weight) {
+            return;
         } else {
             if self.weights.len() >= WEIGHTS_MAX && !self.weights.contains_key(&user) {
                 self.weights.clear();

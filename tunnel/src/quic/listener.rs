@@ -20,6 +20,7 @@ use std::time::Instant;
 
 use mio::Token;
 use polyrail_identity::{Clock, IdentityError, PeerVerifier, TlsIdentity};
+use polyrail_model::Bucket;
 use quiche::{Config, ConnectionId, Header, RetryConnectionIds};
 
 use super::admission::Admission;
@@ -46,6 +47,9 @@ pub struct Listener {
     mint: Arc<Mint>,
     group: Group,
     half_open: HalfOpens,
+    /// How many first packets may be invalid before all clients prove their addresses: each takes
+    /// the time of a connection.
+    invalid: Bucket,
     /// By connection id, the number of the connection.
     routes: HashMap<Cid, u64>,
     connections: HashMap<u64, Connection>,
@@ -164,6 +168,7 @@ impl Listener {
             mint,
             group,
             half_open: HalfOpens::default(),
+            invalid: Bucket::new(Instant::now(), INVALID_MAX, INVALID_MAX),
             routes: HashMap::new(),
             connections: HashMap::new(),
             next: 0,
@@ -395,7 +400,7 @@ impl Listener {
         let proven = self.group.retry.check(now, arrival.from, &header.dcid, token);
         let half_open = self.half_open();
         let limit = self.options.retry_above.min(self.options.half_open_max);
-        if proven.is_none() && half_open >= limit {
+        if proven.is_none() && (half_open >= limit || self.invalid.level(now) < 1.0) {
             return self.demand_proof(now, arrival, &header);
         }
         if proven.is_some() && !self.make_way(now, arrival.from.ip()) {
@@ -405,7 +410,10 @@ impl Listener {
         let proven = proven.map(<[u8]>::to_vec);
         match self.begin(now, arrival, &header, proven.as_deref(), datagram) {
             Some(()) => self.counters.begun += 1,
-            None => self.counters.refused += 1,
+            None => {
+                self.counters.refused += 1;
+                self.invalid.take(now, 1);
+            }
         }
     }
 
@@ -612,6 +620,8 @@ impl std::fmt::Debug for Listener {
     }
 }
 
+/// A second, and at once.
+const INVALID_MAX: f64 = 100.0;
 /// The share of the handshakes in progress that one address may have by proof, as its divisor:
 /// enough for many carriers behind one address translator.
 const SHARE: usize = 4;

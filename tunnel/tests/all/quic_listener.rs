@@ -223,6 +223,28 @@ fn a_flood_of_half_open_handshakes_costs_a_bounded_number_of_connections() {
 }
 
 #[test]
+fn floods_of_invalid_first_packets_are_asked_for_a_proof() {
+    let (mut world, address, authority) = serving(ServerOptions::default());
+    let socket = UdpSocket::bind(loopback()).unwrap();
+    // An Initial of version 1 with ids of 8 bytes, and nothing that its keys open.
+    let ids = [&[8][..], &[1; 8], &[8], &[2; 8]].concat();
+    let head = [&[0xc0, 0, 0, 0, 1], &ids[..], &[0, 0x44, 0x96]].concat();
+    let mut datagram = [7; 1_200];
+    datagram[..head.len()].copy_from_slice(&head);
+    for number in 0..1_000 {
+        socket.send_to(&datagram, address).unwrap();
+        if number % 10 == 9 {
+            world.step();
+        }
+    }
+    world.run_for(Duration::from_millis(50));
+    let counters = world.listener.as_ref().unwrap().counters();
+    assert!(counters.refused >= 100 && counters.retries >= 100, "{counters:?}");
+    let [near, far] = world.pair(&mut client(authority.gateway(), &TestClock::new()), address);
+    world.transfer(near, far, 50, 5_000);
+}
+
+#[test]
 fn fuzz_garbage_begins_nothing_and_hurts_nobody() {
     let (mut world, address, authority) = serving(ServerOptions::default());
     let clock = TestClock::new();
