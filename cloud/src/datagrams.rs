@@ -199,8 +199,13 @@ impl Datagrams {
         let Some(binding) = self.bindings.get_mut(index) else { return };
         let contact = contact(self.filtering, to);
         if !binding.contacted.contains(&contact) {
-            if is_own(to) && self.access.check_own(to).is_err() {
-                return self.drops.count(UdpDrop::Forbidden);
+            match is_own(to) {
+                Ok(true) if self.access.check_own(to).is_err() => {
+                    return self.drops.count(UdpDrop::Forbidden);
+                }
+                Ok(_) => {}
+                // No port or descriptor is left to ask with.
+                Err(_) => return self.drops.count(UdpDrop::Unsent),
             }
             if binding.contacted.len() >= CONTACTED_MAX {
                 binding.contacted.clear();
@@ -424,16 +429,15 @@ fn contact(filtering: Filtering, to: SocketAddr) -> SocketAddr {
     SocketAddr::new(to.ip(), port)
 }
 
-/// Whether the kernel would send from the destination itself: it is this host. It also counts as
-/// this host if no port or descriptor is left to ask with.
-fn is_own(to: SocketAddr) -> bool {
+/// Whether the kernel would send from the destination itself: it is this host.
+fn is_own(to: SocketAddr) -> io::Result<bool> {
     let any = match to {
         SocketAddr::V4(_) => IpAddr::from(Ipv4Addr::UNSPECIFIED),
         SocketAddr::V6(_) => IpAddr::from(Ipv6Addr::UNSPECIFIED),
     };
-    let Ok(socket) = std::net::UdpSocket::bind((any, 0)) else { return true };
+    let socket = std::net::UdpSocket::bind((any, 0))?;
     let from = socket.connect(to).and_then(|()| socket.local_addr());
-    from.is_ok_and(|from| from.ip().to_canonical() == to.ip().to_canonical())
+    Ok(from.is_ok_and(|from| from.ip().to_canonical() == to.ip().to_canonical()))
 }
 
 fn open(registry: &Registry, any: IpAddr, token: usize) -> io::Result<UdpSocket> {

@@ -409,8 +409,8 @@ const LENGTH_MAX: usize = udp_header::HEADER_MAX + DATAGRAM_MAX + 1;
 const REPLIES_MAX: usize = 256;
 /// New ones in a second for each user, and for all. Further datagrams from other addresses are
 /// dropped.
-const NEW_REPLIES_OF_USER: f64 = 500.0;
-const NEW_REPLIES_OF_ALL: f64 = 2_000.0;
+const NEW_REPLIES_OF_USER: f64 = 4_000.0;
+const NEW_REPLIES_OF_ALL: f64 = 16_000.0;
 const REPLY_IDLE: Duration = Duration::from_secs(30);
 
 #[cfg(test)]

@@ -21,7 +21,6 @@ pub(crate) struct NameService {
     resolver: SocketAddr,
     forwarder: Forwarder,
     sockets: UdpSockets,
-    /// Each query may be answered at once, by a socket of its own.
     limit: UserLimit,
     flow: Option<FlowKey>,
     /// The flow has delivered bytes.
@@ -88,7 +87,7 @@ impl NameService {
         sockets.receive(now, buffer, QUERIES_PER_TURN, |datagram, query| {
             let client = DnsClient { address: datagram.client, asked: datagram.server };
             let user = user_of(client.address.ip());
-            if limit.permit(now, user) {
+            if may_ask(limit, now, user, client.address.ip()) {
                 refused.extend(forwarder.query(now, user, client, query));
             } else {
                 refused.push(user);
@@ -219,6 +218,11 @@ impl NameService {
     }
 }
 
+/// Whether this user may make another query. A resolver on the gateway asks for all users.
+fn may_ask(limit: &mut UserLimit, now: Instant, user: UserId, from: IpAddr) -> bool {
+    from.is_loopback() || limit.permit(now, user)
+}
+
 /// The pause after a flow that delivered nothing. A query lives for 5 s and is sent three times.
 const REOPEN_AFTER: Duration = Duration::from_millis(500);
 /// The maximum number of queries received from one socket per turn.
@@ -239,6 +243,18 @@ mod tests {
 
     /// A query for `a.`, type A.
     const QUERY: &[u8] = &[0, 7, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 1, b'a', 0, 0, 1, 0, 1];
+
+    #[test]
+    fn queries_of_a_user_are_limited_and_those_of_a_resolver_here_are_not() {
+        let now = Instant::now();
+        let mut limit = UserLimit::new(now, QUERIES_OF_ALL, QUERIES_OF_USER);
+        let mut count = |user, from: [u8; 4]| {
+            let may = |_: &i32| may_ask(&mut limit, now, UserId(user), from.into());
+            (0..3_000).filter(may).count()
+        };
+        assert_eq!((count(1, [10, 9, 0, 2]), count(2, [10, 9, 0, 3])), (500, 500));
+        assert_eq!(count(1, [127, 0, 0, 1]), 3_000);
+    }
 
     #[test]
     fn upstream_flow_is_reopened_for_pending_queries_although_users_hold_every_flow() {

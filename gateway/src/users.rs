@@ -34,10 +34,15 @@ pub struct Users<N = KernelNeighbours> {
     neighbours: N,
     /// Recent answers of the neighbour table; at most [`CACHE_MAX`].
     cache: HashMap<IpAddr, Answer>,
-    /// Questions about new addresses of datagrams.
+    /// Messages to the kernel about addresses of datagrams.
     questions: Bucket,
     /// All addresses of a link that no neighbour is known to have.
     strangers: UserId,
+    /// The device of all addresses behind routers.
+    routed: UserId,
+    /// The link addresses of all neighbours, for when no question is left, and when it is due.
+    list: HashMap<IpAddr, [u8; 6]>,
+    list_at: Option<Instant>,
     /// The latest address of each user, for operators; at most [`CACHE_MAX`] users, then all are
     /// forgotten.
     addresses: HashMap<UserId, IpAddr>,
@@ -51,14 +56,14 @@ pub struct Users<N = KernelNeighbours> {
 struct Answer {
     until: Instant,
     user: UserId,
-    /// The device with this address; one for all addresses that no neighbour has.
+    /// The device with this address; one for all of no neighbour, one for all behind routers.
     device: UserId,
 }
 
-/// The maximum number of cached addresses. When it is reached, expired ones that no neighbour is
-/// known to have are evicted, else those of the device with the most; all addresses behind routers
-/// count as one device.
-pub const CACHE_MAX: usize = 4096;
+/// The maximum number of cached addresses. When it is reached, expired ones of neighbours are
+/// evicted; if those are few, also all of the device with the most, where all addresses behind
+/// routers are one device.
+pub const CACHE_MAX: usize = 16_384;
 
 /// How long an address is assumed to belong to one device. If another device takes over the address
 /// within this time, it counts as the same user.
@@ -69,11 +74,13 @@ pub const CACHE_AGE: Duration = Duration::from_secs(30);
 /// kernel asked for each packet.
 const UNRESOLVED_AGE: Duration = Duration::from_millis(20);
 
-/// Messages to the kernel about new addresses of datagrams. Each takes 0.1 ms or more of all users'
-/// time. Beyond it new addresses count as unresolved. Connections, and addresses in the cache, ask
-/// all the same: both are few.
+/// Messages to the kernel about datagrams' addresses. Each takes 0.1 ms or more of all users' time.
+/// Beyond it the newest list of all neighbours decides, and addresses that are not on it count as
+/// unresolved. Connections ask all the same.
 const QUESTIONS_A_SECOND: f64 = 1500.0;
 const QUESTIONS_AT_ONCE: f64 = 300.0;
+/// How often that list is read, at most.
+const LIST_EVERY: Duration = Duration::from_secs(1);
 
 impl Users {
     /// Identifies users by `kind`, with the neighbours on these interfaces; on all if the list is
@@ -94,11 +101,21 @@ impl<N: Neighbours> Users<N> {
     pub fn with_neighbours(kind: UserKey, neighbours: N) -> io::Result<Self> {
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new())
             .map_err(|_| io::Error::other("no system randomness"))?;
-        let (cache, addresses) = (HashMap::new(), HashMap::new());
-        let (groups, news) = (Groups::default(), BTreeSet::new());
-        let questions = Bucket::new(Instant::now(), QUESTIONS_A_SECOND, QUESTIONS_AT_ONCE);
-        let strangers = name(&key, UNRESOLVED, &[]);
-        Ok(Self { kind, key, neighbours, cache, questions, strangers, addresses, groups, news })
+        let [strangers, routed] = [UNRESOLVED, ROUTED].map(|kind| name(&key, kind, &[]));
+        Ok(Self {
+            kind,
+            key,
+            neighbours,
+            cache: HashMap::new(),
+            questions: Bucket::new(Instant::now(), QUESTIONS_A_SECOND, QUESTIONS_AT_ONCE),
+            strangers,
+            routed,
+            list: HashMap::new(),
+            list_at: None,
+            addresses: HashMap::new(),
+            groups: Groups::default(),
+            news: BTreeSet::new(),
+        })
     }
 
     /// The user of a datagram's source address.
@@ -155,10 +172,13 @@ impl<N: Neighbours> Users<N> {
         match self.cache.get(&source) {
             Some(Answer { user, .. }) if is_resolved && *user == strangers => {}
             Some(Answer { until, user, .. }) if now < *until => return *user,
-            // Those that have expired are few.
-            Some(Answer { user, .. }) if *user != strangers => {}
             _ if is_resolved || self.questions.take(now, self.neighbours.questions()) => {}
-            _ => return strangers,
+            known => {
+                // The device behind a known address may be another one by now.
+                let routed = known.filter(|known| known.device == self.routed);
+                let routed = routed.map(|known| known.user);
+                return self.listed(now, source).or(routed).unwrap_or(strangers);
+            }
         }
         let (user, device, age) = match self.neighbours.origin(source) {
             Origin::Neighbour(link) => {
@@ -166,7 +186,7 @@ impl<N: Neighbours> Users<N> {
                 (device, device, CACHE_AGE)
             }
             Origin::Unresolved => (strangers, strangers, UNRESOLVED_AGE),
-            Origin::Elsewhere => (self.name_of_address(source), strangers, CACHE_AGE),
+            Origin::Elsewhere => (self.name_of_address(source), self.routed, CACHE_AGE),
         };
         if self.cache.len() >= CACHE_MAX && !self.cache.contains_key(&source) {
             self.make_room(now);
@@ -175,10 +195,20 @@ impl<N: Neighbours> Users<N> {
         user
     }
 
+    /// The user of a neighbour's address, by the list of all.
+    fn listed(&mut self, now: Instant, source: IpAddr) -> Option<UserId> {
+        if self.list_at.is_none_or(|at| now >= at) {
+            self.list_at = Some(now + LIST_EVERY);
+            self.list = self.neighbours.list();
+        }
+        let link = self.list.get(&source)?;
+        Some(self.name(LINK, link))
+    }
+
     fn make_room(&mut self, now: Instant) {
-        let strangers = self.strangers;
-        self.cache.retain(|_, answer| answer.user != strangers || now < answer.until);
-        if self.cache.len() >= CACHE_MAX {
+        let routed = self.routed;
+        self.cache.retain(|_, answer| now < answer.until || answer.device == routed);
+        if self.cache.len() > CACHE_MAX / 2 {
             let mut counts: HashMap<UserId, usize> = HashMap::new();
             for answer in self.cache.values() {
                 *counts.entry(answer.device).or_default() += 1;
@@ -214,3 +244,4 @@ fn name(key: &hmac::Key, kind: u8, bytes: &[u8]) -> UserId {
 const LINK: u8 = 1;
 const ADDRESS: u8 = 2;
 const UNRESOLVED: u8 = 3;
+const ROUTED: u8 = 4;

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use polyrail_model::{Bucket, UserId};
 
 /// How often something may happen in a second, for each user and for all. The second half of that
-/// is for users for whom it has not happened lately, so that many users who flood do not take the
-/// others' part.
+/// is for users who have used a tenth of theirs at most, so that many users who flood do not take
+/// the others' part.
 #[derive(Debug)]
 pub struct UserLimit {
     all: Bucket,
@@ -34,7 +34,8 @@ impl UserLimit {
         let own = self.users.get(&user);
         let new = || Bucket::new(now, self.of_user, self.of_user);
         let mut own = own.copied().unwrap_or_else(new);
-        let reserve = if own.is_full(now) { 0.0 } else { self.of_all / 2.0 };
+        let is_new = own.level(now) >= 0.9 * self.of_user;
+        let reserve = if is_new { 0.0 } else { self.of_all / 2.0 };
         let permitted = self.all.level(now) >= reserve && own.take(now, 1) && self.all.take(now, 1);
         if permitted {
             self.users.insert(user, own);
@@ -59,11 +60,11 @@ mod tests {
         };
         assert_eq!((permits(&mut limit, at(0), 1), permits(&mut limit, at(0), 2)), (10, 10));
         assert_eq!(permits(&mut limit, at(500), 1), 5, "ten a second");
-        // Many users flood: the second half is for those who had none.
+        // Many users flood: the second half is for those who had one at most.
         let mut limit = UserLimit::new(now, 100.0, 10.0);
         let all: usize = (1..=20).map(|user| permits(&mut limit, at(0), user)).sum();
-        assert_eq!(all, 5 * 10 + 15);
-        assert!(limit.permit(at(0), UserId(21)) && !limit.permit(at(0), UserId(21)));
+        assert_eq!(all, 5 * 10 + 15 * 2);
+        assert_eq!(permits(&mut limit, at(0), 21), 2);
         assert!(limit.permit(at(1_100), UserId(22)));
         assert_eq!(limit.users.len(), 1, "full buckets are not kept");
     }

@@ -203,3 +203,20 @@ fn user_with_few_bindings_displaces_the_oldest_of_the_user_with_the_most() {
     assert_eq!((bindings.by_id.len(), &bindings.displaced[..]), (BINDINGS_MAX, &[oldest][..]));
     assert!(!bindings.by_sender.contains_key(&sender(0)));
 }
+
+#[test]
+fn new_servers_that_answer_a_user_are_limited() {
+    let now = Instant::now();
+    let mut replies = Replies::new(now);
+    let client = SocketAddr::from(([127, 0, 0, 1], 9));
+    // Without the capability no socket opens, and that is another error.
+    let mut over = |user, number: u32| {
+        let [_, second, third, fourth] = number.to_be_bytes();
+        let server = SocketAddr::from(([127, second, third, fourth], 9));
+        let sent = replies.send(now, UserId(user), (server, client), b"x");
+        sent.is_err_and(|error| error.kind() == io::ErrorKind::QuotaExceeded)
+    };
+    let most = NEW_REPLIES_OF_USER as u32;
+    assert_eq!((1..=most).filter(|&number| over(1, number)).count(), 0);
+    assert!(over(1, most + 1) && !over(2, most + 2));
+}

@@ -1,7 +1,9 @@
 //! Where a source address belongs, from the kernel's tables.
 
+use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use nix::net::if_::{if_nameindex, if_nametoindex};
 
@@ -14,6 +16,9 @@ pub trait Neighbours {
 
     /// The most messages to the kernel that one address costs.
     fn questions(&self) -> usize;
+
+    /// All neighbours with an Ethernet address.
+    fn list(&mut self) -> HashMap<IpAddr, [u8; 6]>;
 }
 
 /// Where a source address belongs.
@@ -88,6 +93,16 @@ impl Neighbours for KernelNeighbours {
 
     fn questions(&self) -> usize {
         self.questions
+    }
+
+    fn list(&mut self) -> HashMap<IpAddr, [u8; 6]> {
+        let indices = self.indices();
+        let all = self.table.recent(Duration::MAX).unwrap_or_else(|error| {
+            tracing::debug!(%error, "no list of the neighbour table");
+            Vec::new()
+        });
+        let inside = all.into_iter().filter(|neighbour| indices.contains(&neighbour.interface));
+        inside.map(|neighbour| (neighbour.address, neighbour.link)).collect()
     }
 }
 

@@ -8,6 +8,7 @@ use super::*;
 struct Fake {
     known: BTreeMap<IpAddr, [u8; 6]>,
     questions: usize,
+    lists: usize,
 }
 
 impl Neighbours for Fake {
@@ -23,6 +24,11 @@ impl Neighbours for Fake {
     fn questions(&self) -> usize {
         3
     }
+
+    fn list(&mut self) -> HashMap<IpAddr, [u8; 6]> {
+        self.lists += 1;
+        self.known.clone().into_iter().collect()
+    }
 }
 
 fn ip(text: &str) -> IpAddr {
@@ -37,7 +43,7 @@ fn users(kind: UserKey) -> Users<Fake> {
         ("10.9.0.3", [2, 0, 0, 0, 0, 3]),
     ];
     let known = known.into_iter().map(|(address, link)| (ip(address), link)).collect();
-    Users::with_neighbours(kind, Fake { known, questions: 0 }).unwrap()
+    Users::with_neighbours(kind, Fake { known, questions: 0, lists: 0 }).unwrap()
 }
 
 #[test]
@@ -89,29 +95,42 @@ fn floods_of_unanswered_datagrams_ask_little() {
 }
 
 #[test]
-fn floods_of_new_addresses_leave_known_ones_their_users() {
+fn floods_of_new_addresses_leave_others_their_users() {
     let (mut users, now) = (users(UserKey::LinkAddress), Instant::now());
-    let device = users.user(now, ip("10.9.0.2"));
     let routed = users.user(now, ip("10.77.0.1"));
     let strangers = users.user(now, ip("10.9.0.77"));
+    let bytes = |number: u32| number.to_be_bytes();
+    let devices: Vec<IpAddr> = (0..4_000)
+        .map(|number| {
+            let [.., high, low] = bytes(number);
+            let address = IpAddr::from([10, 80, high, low]);
+            users.neighbours.known.insert(address, [4, 0, 0, 0, high, low]);
+            address
+        })
+        .collect();
+    let names: Vec<UserId> = devices.iter().map(|one| users.user(now, *one)).collect();
+    assert!(!names.contains(&strangers), "a restart with many devices");
+    assert_eq!((users.neighbours.questions, users.neighbours.lists), (100, 1));
     // A device takes ever new addresses for 50 s, then forges those of nobody on the link.
     for number in 0..100_000_u32 {
         let at = now + Duration::from_millis(number.into());
-        let [_, third, high, low] = number.to_be_bytes();
+        let [_, third, high, low] = bytes(number);
         let address = IpAddr::from([10, 90 + third, high, low]);
         if number < 50_000 {
             users.neighbours.known.insert(address, [2, 0, 0, 0, 0, 7]);
         }
         users.user(at, address);
         assert!(users.cache.len() <= CACHE_MAX);
+        let one = number as usize % devices.len();
+        assert_eq!(users.user(at, devices[one]), names[one], "{number}");
         if number % 10_000 == 9_999 {
-            assert_eq!(users.user(at, ip("10.9.0.2")), device, "{number}");
             assert_eq!(users.user(at, ip("10.77.0.1")), routed, "{number}");
             let new = IpAddr::from([10, 78, high, low]);
-            assert_eq!(users.user(at, new), strangers, "{number}: the flood takes all questions");
+            assert_eq!(users.user(at, new), strangers, "{number}: no question is left");
             assert_ne!(users.user_of_connection(at, new), strangers, "{number}");
         }
     }
+    assert!(users.neighbours.lists <= 101, "one a second");
 }
 
 #[test]

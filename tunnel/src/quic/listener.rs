@@ -400,7 +400,9 @@ impl Listener {
         let proven = self.group.retry.check(now, arrival.from, &header.dcid, token);
         let half_open = self.half_open();
         let limit = self.options.retry_above.min(self.options.half_open_max);
-        if proven.is_none() && (half_open >= limit || self.invalid.level(now) < 1.0) {
+        let floods =
+            self.options.retry_above < self.options.half_open_max && self.invalid.level(now) < 1.0;
+        if proven.is_none() && (half_open >= limit || floods) {
             return self.demand_proof(now, arrival, &header);
         }
         if proven.is_some() && !self.make_way(now, arrival.from.ip()) {
@@ -620,7 +622,7 @@ impl std::fmt::Debug for Listener {
     }
 }
 
-/// A second, and at once.
+/// A second, and at once, unless Retry is disabled.
 const INVALID_MAX: f64 = 100.0;
 /// The share of the handshakes in progress that one address may have by proof, as its divisor:
 /// enough for many carriers behind one address translator.
