@@ -38,8 +38,6 @@ pub struct Users<N = KernelNeighbours> {
     questions: Bucket,
     /// All addresses of a link that no neighbour is known to have.
     strangers: UserId,
-    /// The device of all addresses behind routers.
-    routed: UserId,
     /// The link addresses of all neighbours, for when no question is left, and when it is due.
     list: HashMap<IpAddr, [u8; 6]>,
     list_at: Option<Instant>,
@@ -56,8 +54,8 @@ pub struct Users<N = KernelNeighbours> {
 struct Answer {
     until: Instant,
     user: UserId,
-    /// The device with this address; one for all of no neighbour, one for all behind routers.
-    device: UserId,
+    /// It is behind a router, and so a user of its own.
+    is_routed: bool,
 }
 
 /// The maximum number of cached addresses. When it is reached, expired ones of neighbours are
@@ -101,7 +99,7 @@ impl<N: Neighbours> Users<N> {
     pub fn with_neighbours(kind: UserKey, neighbours: N) -> io::Result<Self> {
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new())
             .map_err(|_| io::Error::other("no system randomness"))?;
-        let [strangers, routed] = [UNRESOLVED, ROUTED].map(|kind| name(&key, kind, &[]));
+        let strangers = name(&key, UNRESOLVED, &[]);
         Ok(Self {
             kind,
             key,
@@ -109,7 +107,6 @@ impl<N: Neighbours> Users<N> {
             cache: HashMap::new(),
             questions: Bucket::new(Instant::now(), QUESTIONS_A_SECOND, QUESTIONS_AT_ONCE),
             strangers,
-            routed,
             list: HashMap::new(),
             list_at: None,
             addresses: HashMap::new(),
@@ -175,23 +172,22 @@ impl<N: Neighbours> Users<N> {
             _ if is_resolved || self.questions.take(now, self.neighbours.questions()) => {}
             known => {
                 // The device behind a known address may be another one by now.
-                let routed = known.filter(|known| known.device == self.routed);
+                let routed = known.filter(|known| known.is_routed);
                 let routed = routed.map(|known| known.user);
                 return self.listed(now, source).or(routed).unwrap_or(strangers);
             }
         }
-        let (user, device, age) = match self.neighbours.origin(source) {
-            Origin::Neighbour(link) => {
-                let device = self.name(LINK, &link);
-                (device, device, CACHE_AGE)
-            }
-            Origin::Unresolved => (strangers, strangers, UNRESOLVED_AGE),
-            Origin::Elsewhere => (self.name_of_address(source), self.routed, CACHE_AGE),
+        let origin = self.neighbours.origin(source);
+        let is_routed = origin == Origin::Elsewhere;
+        let (user, age) = match origin {
+            Origin::Neighbour(link) => (self.name(LINK, &link), CACHE_AGE),
+            Origin::Unresolved => (strangers, UNRESOLVED_AGE),
+            Origin::Elsewhere => (self.name_of_address(source), CACHE_AGE),
         };
         if self.cache.len() >= CACHE_MAX && !self.cache.contains_key(&source) {
             self.make_room(now);
         }
-        self.cache.insert(source, Answer { until: now + age, user, device });
+        self.cache.insert(source, Answer { until: now + age, user, is_routed });
         user
     }
 
@@ -206,15 +202,16 @@ impl<N: Neighbours> Users<N> {
     }
 
     fn make_room(&mut self, now: Instant) {
-        let routed = self.routed;
-        self.cache.retain(|_, answer| now < answer.until || answer.device == routed);
+        self.cache.retain(|_, answer| now < answer.until || answer.is_routed);
         if self.cache.len() > CACHE_MAX / 2 {
-            let mut counts: HashMap<UserId, usize> = HashMap::new();
+            // All that are routed are one device.
+            let device = |answer: &Answer| (!answer.is_routed).then_some(answer.user);
+            let mut counts: HashMap<Option<UserId>, usize> = HashMap::new();
             for answer in self.cache.values() {
-                *counts.entry(answer.device).or_default() += 1;
+                *counts.entry(device(answer)).or_default() += 1;
             }
             let most = counts.into_iter().max_by_key(|(_, count)| *count);
-            self.cache.retain(|_, answer| most.is_none_or(|(most, _)| answer.device != most));
+            self.cache.retain(|_, answer| most.is_none_or(|(most, _)| device(answer) != most));
         }
     }
 
@@ -244,4 +241,3 @@ fn name(key: &hmac::Key, kind: u8, bytes: &[u8]) -> UserId {
 const LINK: u8 = 1;
 const ADDRESS: u8 = 2;
 const UNRESOLVED: u8 = 3;
-const ROUTED: u8 = 4;

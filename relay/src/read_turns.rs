@@ -11,7 +11,7 @@ pub struct ReadTurns {
     next: usize,
 }
 
-/// What was read of a socket.
+/// The result of reading a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Read {
     /// The datagrams.
