@@ -58,14 +58,17 @@ struct Answer {
     is_routed: bool,
 }
 
-/// The maximum number of cached addresses. When it is reached, expired ones of neighbours are
-/// evicted; if those are few, also all of the device with the most, where all addresses behind
-/// routers are one device.
+/// The maximum number of cached addresses. When it is reached, expired ones are evicted, those
+/// behind routers after [`ROUTED_KEPT`] more; if those are few, also all of the device with the
+/// most, where all addresses behind routers are one device.
 pub const CACHE_MAX: usize = 16_384;
 
 /// How long an address is assumed to belong to one device. If another device takes over the address
 /// within this time, it counts as the same user.
 pub const CACHE_AGE: Duration = Duration::from_secs(30);
+
+/// How long an expired address behind a router stays its user's when the kernel cannot be asked.
+const ROUTED_KEPT: Duration = Duration::from_secs(600);
 
 /// How long an address counts as one that no neighbour has. An answer to it makes the kernel
 /// resolve it, sooner than a carrier's round trip, but a flood that nobody answers would have the
@@ -162,7 +165,7 @@ impl<N: Neighbours> Users<N> {
     }
 
     fn identify(&mut self, now: Instant, source: IpAddr, is_resolved: bool) -> UserId {
-        if self.kind == UserKey::Address {
+        if self.kind == UserKey::Address || source.is_loopback() {
             return self.name_of_address(source);
         }
         let strangers = self.strangers;
@@ -202,7 +205,8 @@ impl<N: Neighbours> Users<N> {
     }
 
     fn make_room(&mut self, now: Instant) {
-        self.cache.retain(|_, answer| now < answer.until || answer.is_routed);
+        let kept = |answer: &Answer| if answer.is_routed { ROUTED_KEPT } else { Duration::ZERO };
+        self.cache.retain(|_, answer| now < answer.until + kept(answer));
         if self.cache.len() > CACHE_MAX / 2 {
             // All that are routed are one device.
             let device = |answer: &Answer| (!answer.is_routed).then_some(answer.user);

@@ -5,40 +5,41 @@ use std::time::{Duration, Instant};
 
 use polyrail_model::{Bucket, UserId};
 
-/// How often something may happen in a second, for each user and for all. The second half of that
-/// is for users who have used a tenth of theirs at most, so that many users who flood do not take
-/// the others' part.
+/// How often something may happen in a second, for each user and for all. Once half of what all
+/// have is used, each user has a tenth of its own, so that users who flood leave the others' part.
 #[derive(Debug)]
 pub struct UserLimit {
     all: Bucket,
-    of_all: f64,
+    half: f64,
     of_user: f64,
-    /// The buckets that are not full; at most as many as `all` has permitted since the last sweep.
-    users: HashMap<UserId, Bucket>,
+    /// Each user's own, and its tenth for when half of `all` is used. At most as many users as
+    /// `all` has permitted since the sweep before the last: both are full after a second.
+    users: HashMap<UserId, [Bucket; 2]>,
     sweep_at: Instant,
 }
 
 impl UserLimit {
-    /// A limit that has permitted nothing yet. Each number is that of a second, and at once.
+    /// A limit that has permitted nothing yet. Each number is that of a second, and at once; a
+    /// user's is at least ten.
     pub fn new(now: Instant, of_all: f64, of_user: f64) -> Self {
         let (all, users) = (Bucket::new(now, of_all, of_all), HashMap::new());
-        Self { all, of_all, of_user, users, sweep_at: now + SWEEP_EVERY }
+        Self { all, half: of_all / 2.0, of_user, users, sweep_at: now + SWEEP_EVERY }
     }
 
     /// Whether it may happen for this user now.
     pub fn permit(&mut self, now: Instant, user: UserId) -> bool {
         if now >= self.sweep_at {
-            self.users.retain(|_, bucket| !bucket.is_full(now));
+            self.users.retain(|_, own| own.iter().any(|bucket| !bucket.is_full(now)));
             self.sweep_at = now + SWEEP_EVERY;
         }
-        let own = self.users.get(&user);
-        let new = || Bucket::new(now, self.of_user, self.of_user);
-        let mut own = own.copied().unwrap_or_else(new);
-        let is_new = own.level(now) >= 0.9 * self.of_user;
-        let reserve = if is_new { 0.0 } else { self.of_all / 2.0 };
-        let permitted = self.all.level(now) >= reserve && own.take(now, 1) && self.all.take(now, 1);
+        let of_user = self.of_user;
+        let new = || [of_user, of_user / 10.0].map(|most| Bucket::new(now, most, most));
+        let mut both = self.users.get(&user).copied().unwrap_or_else(new);
+        let [own, tenth] = &mut both;
+        let has_more = self.all.level(now) > self.half || tenth.take(now, 1);
+        let permitted = has_more && own.take(now, 1) && self.all.take(now, 1);
         if permitted {
-            self.users.insert(user, own);
+            self.users.insert(user, both);
         }
         permitted
     }
@@ -60,12 +61,17 @@ mod tests {
         };
         assert_eq!((permits(&mut limit, at(0), 1), permits(&mut limit, at(0), 2)), (10, 10));
         assert_eq!(permits(&mut limit, at(500), 1), 5, "ten a second");
-        // Many users flood: the second half is for those who had one at most.
+        // Twenty users flood for ten seconds.
         let mut limit = UserLimit::new(now, 100.0, 10.0);
         let all: usize = (1..=20).map(|user| permits(&mut limit, at(0), user)).sum();
-        assert_eq!(all, 5 * 10 + 15 * 2);
-        assert_eq!(permits(&mut limit, at(0), 21), 2);
-        assert!(limit.permit(at(1_100), UserId(22)));
+        assert_eq!(all, 5 * 10 + 15);
+        for ms in 1..=10_000 {
+            for user in 1..=20 {
+                limit.permit(at(ms), UserId(user));
+            }
+            assert!(ms % 1_000 != 0 || limit.permit(at(ms), UserId(21)), "{ms}");
+        }
+        assert!(limit.permit(at(11_200), UserId(22)));
         assert_eq!(limit.users.len(), 1, "full buckets are not kept");
     }
 }

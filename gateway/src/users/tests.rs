@@ -165,6 +165,27 @@ fn cache_expires_and_is_bounded() {
 }
 
 #[test]
+fn addresses_behind_routers_that_are_long_gone_make_room() {
+    let (mut users, now) = (users(UserKey::LinkAddress), Instant::now());
+    let at = |number: usize| now + number as u32 * Duration::from_millis(2);
+    for number in 0..CACHE_MAX {
+        let [.., high, low] = (number as u32).to_be_bytes();
+        users.user(at(number), IpAddr::from([10, 77, high, low]));
+    }
+    assert_eq!(users.cache.len(), CACHE_MAX);
+    let half = CACHE_MAX / 2;
+    users.user(at(half) + CACHE_AGE + ROUTED_KEPT, ip("10.76.0.1"));
+    assert_eq!(users.cache.len(), half, "the first half are gone");
+}
+
+#[test]
+fn programs_on_the_gateway_are_not_asked_for() {
+    let (mut users, now) = (users(UserKey::LinkAddress), Instant::now());
+    assert_ne!(users.user(now, ip("127.0.0.1")), users.user(now, ip("10.9.0.77")));
+    assert_eq!(users.neighbours.questions, 1);
+}
+
+#[test]
 fn numbers_reach_the_cloud_whole() {
     let mut users = users(UserKey::Address);
     let now = Instant::now();
