@@ -6,12 +6,11 @@ set -euo pipefail
 lab=$1
 trips=$2
 
-# Plays groups of contenders, at most three at a time: two cores starve more. The report after the
-# last group has them all; the ratios are to `quic`, which the second plays only where it was
-# starved. FAILURES WORKLOAD TRIPS GROUP...
+# Plays groups of contenders, at most three at a time: two cores starve more. Then the first group
+# again where it was starved, and the report has them all. FAILURES WORKLOAD TRIPS GROUP...
 play() {
     local group resume=()
-    for group in "${@:4}"; do
+    for group in "${@:4}" "$4"; do
         "$lab" rail --held-back --failures "$1" --workload "$2" --trips "$3" \
             --contenders "$group" "${resume[@]}"
         resume=(--resume)
@@ -20,9 +19,9 @@ play() {
 
 singles=quic,single-a,single-b
 for failures in 6 16; do
-    play "$failures" call-bulk "$trips" $singles quic,tls,quic~forecast,quic~forecast+linkdb
+    play "$failures" call-bulk "$trips" $singles tls,quic~forecast,quic~forecast+linkdb
     # A trip has few downloads, and their times vary a lot.
-    play "$failures" quic-downloads $((2 * trips)) $singles quic,tls
+    play "$failures" quic-downloads $((2 * trips)) $singles tls
     # The same users' TCP, to compare.
     play "$failures" downloads "$trips" $singles
 done

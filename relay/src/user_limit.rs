@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use polyrail_model::{Bucket, UserId};
 
 /// How often something may happen in a second, for each user and for all. Once half of what all
-/// have is used, each user has a tenth of its own, so that users who flood leave the others' part.
+/// have is used, each user has a tenth of its own, so that users who flood leave the others' part,
+/// as long as those tenths are less than what all have.
 #[derive(Debug)]
 pub struct UserLimit {
     all: Bucket,
