@@ -59,7 +59,7 @@ struct Answer {
 }
 
 /// The maximum number of cached addresses. When it is reached, expired ones are evicted, those
-/// behind routers after [`ROUTED_KEPT`] more; if those are few, also all of the device with the
+/// behind routers after ten minutes more; if those are few, also all of the device with the
 /// most, where all addresses behind routers are one device.
 pub const CACHE_MAX: usize = 16_384;
 
