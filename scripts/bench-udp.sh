@@ -11,7 +11,7 @@ trips=$2
 play() {
     local group resume=()
     for group in "${@:4}" "$4"; do
-        "$lab" rail --held-back --failures "$1" --workload "$2" --trips "$3" \
+        "$lab" rail --held-back --speed "${speed:-300}" --failures "$1" --workload "$2" --trips "$3" \
             --contenders "$group" "${resume[@]}"
         resume=(--resume)
     done
@@ -29,7 +29,5 @@ play 16 quic-bulk "$trips" $singles
 play 16 requests "$trips" $singles
 
 # The train stands: rates change, but no handovers.
-for workload in call-bulk quic-downloads; do
-    "$lab" rail --held-back --trips "$trips" --speed 0 --workload "$workload" \
-        --contenders $singles
-done
+speed=0 play 6 call-bulk "$trips" $singles
+speed=0 play 6 quic-downloads "$trips" $singles
