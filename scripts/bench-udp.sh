@@ -11,15 +11,17 @@ trips=$2
 play() {
     local group resume=()
     for group in "${@:4}" "$4"; do
-        "$lab" rail --held-back --speed "${speed:-300}" --failures "$1" --workload "$2" --trips "$3" \
-            --contenders "$group" "${resume[@]}"
+        "$lab" rail --held-back --speed "${speed:-300}" --failures "$1" --workload "$2" \
+            --trips "$3" --contenders "$group" "${resume[@]}"
         resume=(--resume)
     done
 }
 
 singles=quic,single-a,single-b
+# Copies by forecasts, and by chance: as many bytes of them, or more.
+copies=quic~forecast,quic~forecast+linkdb,quic~always:600
 for failures in 6 16; do
-    play "$failures" call-bulk "$trips" $singles tls,quic~forecast,quic~forecast+linkdb
+    play "$failures" call-bulk "$trips" $singles $copies tls
     # A trip has few downloads, and their times vary a lot.
     play "$failures" quic-downloads $((2 * trips)) $singles tls
     # The same users' TCP, to compare.

@@ -166,11 +166,14 @@ pub struct SchedulerConfig {
 }
 
 /// `[udp]`: how this node sends passengers' datagrams.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct UdpConfig {
     /// Which real-time datagrams have a copy on a second carrier; default always.
     pub copies: DatagramCopies,
+    /// Bytes of copies a second, all users'; from 0 to 1 GiB, default 64 KiB.
+    #[serde(deserialize_with = "count::<_, _, 0, 1_073_741_824>")]
+    pub copies_max: u32,
     /// Cloud only: whose datagrams a passenger receives; default address.
     pub filtering: Option<Filtering>,
 }
@@ -201,6 +204,12 @@ pub enum DatagramCopies {
     Off,
 }
 
+impl Default for UdpConfig {
+    fn default() -> Self {
+        Self { copies: DatagramCopies::default(), copies_max: 65_536, filtering: None }
+    }
+}
+
 impl UdpConfig {
     /// Whose datagrams passengers receive (cloud).
     pub fn filtering(&self) -> Filtering {
@@ -212,9 +221,12 @@ impl UdpConfig {
     pub fn chain(&self) -> ChainSpec {
         let usual = ChainSpec::named("datagrams").expect("it exists");
         let (_, others) = usual.names().split_last().expect("it has rules");
+        let max = self.copies_max;
+        let rule =
+            |forecast| format!("datagram_redundancy(forecast={forecast}, rate={max}, burst={max})");
         let copies = match self.copies {
-            DatagramCopies::Always => return usual,
-            DatagramCopies::Forecast => Some("datagram_redundancy(forecast=true)".to_owned()),
+            DatagramCopies::Always => Some(rule(false)),
+            DatagramCopies::Forecast => Some(rule(true)),
             DatagramCopies::Off => None,
         };
         let rules: Vec<String> = others.iter().cloned().chain(copies).collect();

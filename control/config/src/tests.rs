@@ -114,7 +114,7 @@ fn every_table_of_a_gateway_is_read() {
                   [log]\nlevel = \"trace\"\nformat = \"json\"\n\
                   [linkdb]\npath = \"/l\"\nevents_max = 1000\nretention_days = 36500\n\
                   forecast = false\n\
-                  [udp]\ncopies = \"forecast\"\n\
+                  [udp]\ncopies = \"forecast\"\ncopies_max = 0\n\
                   [intercept]\ninterfaces=[\"l\"]\nother = \"direct:a\"\nprivate = \"carry\"\n\
                   udp = \"direct:a\"\n\
                   udp_ports = { 443 = \"reject\", 27000-27100 = \"carry\" }\n";
@@ -154,16 +154,22 @@ fn every_table_of_a_gateway_is_read() {
     assert_eq!(ports, ["443 reject", "27000-27100 carry"]);
     assert!(intercept.carries_udp() && intercept.direct().unwrap().0 == "intercept.udp");
     assert_eq!(intercept.private, PrivateTraffic::Carry);
-    assert_eq!(common.udp.copies, DatagramCopies::Forecast);
+    assert_eq!((common.udp.copies, common.udp.copies_max), (DatagramCopies::Forecast, 0));
 }
 
 #[test]
 fn chain_of_each_kind_of_copies_builds() {
-    let rules = |copies| UdpConfig { copies, ..UdpConfig::default() }.chain().names().to_vec();
+    let rules = |copies, copies_max| {
+        UdpConfig { copies, copies_max, filtering: None }.chain().names().to_vec()
+    };
     let chain = ChainSpec::named("datagrams").unwrap();
-    assert_eq!(UdpConfig::default().chain(), chain);
-    assert_eq!(rules(DatagramCopies::Forecast)[2], "datagram_redundancy(forecast=true)");
-    assert_eq!(rules(DatagramCopies::Off), chain.names()[..2]);
+    let usual = "datagram_redundancy(burst=65536, forecast=false, rate=65536)";
+    assert_eq!(UdpConfig::default().chain().names()[2], usual);
+    let least = "datagram_redundancy(burst=0, forecast=true, rate=0)";
+    assert_eq!(rules(DatagramCopies::Forecast, 0)[2], least);
+    let most = "datagram_redundancy(burst=1073741824, forecast=false, rate=1073741824)";
+    assert_eq!(rules(DatagramCopies::Always, 1 << 30)[2], most);
+    assert_eq!(rules(DatagramCopies::Off, 1), chain.names()[..2]);
 }
 
 #[test]
@@ -370,6 +376,7 @@ fn mistakes_in_other_tables_have_line_key_and_reason() {
         ("scheduler]", "chain = [\"min_rtt\", \"x\"]", "scheduler.chain", "there are: blest,"),
         ("scheduler]", "chain = [\"redundancy\"]", "scheduler.chain", "no rule of this chain"),
         ("udp]", "copies = \"twice\"", "udp.copies", "unknown variant"),
+        ("udp]", "copies_max = 1073741825", "udp.copies_max", "between 0 and 1073741824"),
         ("udp]", "filtering = \"none\"", "udp.filtering", "unknown field"),
         ("scheduler]", "chain = []", "scheduler.chain", "1 to 16 schedulerlets, not 0"),
         ("log]", "level = \"loud\"", "log.level", "expected one of `error`, `warn`"),

@@ -17,7 +17,8 @@ pub(super) enum Contender {
         /// The scheduler of both sides, a chain's name or rules with `/` between them; `None`: the
         /// default one.
         chain: Option<String>,
-        /// `udp.copies` on both sides; `None`: the default.
+        /// `udp.copies` on both sides, also `COPIES:MAX` with `udp.copies_max`; `None`: the
+        /// default.
         copies: Option<String>,
         /// LinkDB on both sides.
         linkdb: Linked,
@@ -121,7 +122,7 @@ impl fmt::Display for Contender {
 }
 
 /// All names, for messages.
-const NAMES: &str = "quic, tls, auto (each with :CONGESTION, /CHAIN, ~COPIES, and +linkdb or \
+const NAMES: &str = "quic, tls, auto (each with :CONGESTION, /CHAIN, ~COPIES[:MAX], and +linkdb or \
                      +records), single-a, single-b, round-robin, mptcp-bbr, mptcp-cubic, ideal";
 
 #[cfg(test)]
@@ -140,6 +141,7 @@ mod tests {
             "quic+records",
             "tls/hsrsch~off",
             "quic~forecast+linkdb",
+            "quic~always:600",
             "single-a",
             "single-b",
             "round-robin",

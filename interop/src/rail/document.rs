@@ -186,10 +186,10 @@ impl Summary {
             "lost or late over the better single carrier's",
         ];
         let mut table = self.table(&head.map(str::to_owned), 0, cells);
-        for (name, paired) in &self.foreseen {
+        for (name, other, paired) in &self.foreseen {
             let ratio = long(paired.ratio(None));
             table += &format!(
-                "\n`{name}` with LinkDB over without, lost or late within 2 s of a failure that \
+                "\n`{name}` with LinkDB over `{other}`, lost or late within 2 s of a failure that \
                  was\nforecast: {ratio}\n"
             );
         }

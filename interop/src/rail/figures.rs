@@ -31,10 +31,11 @@ impl Summary {
         }
         self.quic_over_tls(&mut sink, prefix);
         let first = self.contenders.first();
-        for (name, paired) in self.foreseen.iter().filter(|_| self.has_call()) {
+        for (name, other, paired) in self.foreseen.iter().filter(|_| self.has_call()) {
             let ratio = paired.ratio(None);
             let value = ratio.map_or(f64::NAN, |ratio| ratio.value);
-            let name = format!("{prefix}_{}_linkdb_bad_when_forecast", key(name));
+            let over = if name == other { String::new() } else { format!("_over_{}", key(other)) };
+            let name = format!("{prefix}_{}_linkdb_bad_when_forecast{over}", key(name));
             let goal = Goal::AtMost(BAD_WHEN_FORECAST);
             sink.report.result(&name, value, "x", goal, &[]);
         }

@@ -83,8 +83,7 @@ impl Stage {
                     plan = plan.cloud("scheduler.chain", chain);
                 }
                 if let Some(copies) = copies {
-                    let copies = copies.as_str();
-                    plan = plan.gateway("udp.copies", copies).cloud("udp.copies", copies);
+                    plan = with_copies(plan, copies)?;
                 }
                 for (key, value) in crate::bench::assignments(SYSCTLS) {
                     plan = plan.sysctl(key, value);
@@ -272,6 +271,15 @@ impl Door {
             .set_tcp_congestion(control.as_bytes())
             .with_context(|| format!("TCP cannot use {control} here: run `modprobe tcp_{control}`"))
     }
+}
+
+/// `copies` is `udp.copies` of both sides, also with `udp.copies_max` behind a colon.
+fn with_copies(plan: Plan, copies: &str) -> Result<Plan> {
+    let (copies, max) = copies.split_once(':').map_or((copies, None), |(a, b)| (a, Some(b)));
+    let plan = plan.gateway("udp.copies", copies).cloud("udp.copies", copies);
+    let Some(max) = max else { return Ok(plan) };
+    let max: i64 = max.parse().with_context(|| format!("bytes of copies, not {max:?}"))?;
+    Ok(plan.gateway("udp.copies_max", max).cloud("udp.copies_max", max))
 }
 
 fn kernel(contender: &Contender, route: &Route, trip: &Trip) -> Result<Network> {

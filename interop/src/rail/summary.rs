@@ -36,9 +36,9 @@ pub struct Summary {
     pub message_bound: Series,
     /// By trip, up and down: the least delay of each packet of the call, in seconds.
     pub call_bound: Vec<[Vec<f64>; 2]>,
-    /// By contender with LinkDB that has a call: bad packets near failures that were forecast,
-    /// over those of the same contender without it.
-    pub foreseen: Vec<(String, Paired)>,
+    /// A contender that also plays with LinkDB, another one, and the former's bad packets near
+    /// failures that were forecast, with LinkDB, over the latter's.
+    pub foreseen: Vec<(String, String, Paired)>,
     /// The runs that do not count, with the reason.
     pub starved: Vec<String>,
     /// By trip and transfer: the place of its size in `sizes`.
@@ -151,44 +151,56 @@ impl Summary {
         Ok(summary)
     }
 
-    /// Pairs the runs with LinkDB and those without it of each repeat; of a trip their mean counts.
+    /// Compares contenders with LinkDB with the same without it, and with those of limited copies.
     fn add_foreseen(&mut self, runs: &[Run]) -> Result<()> {
-        let names = self.contenders.iter().filter_map(|one| one.name.strip_suffix("+linkdb"));
-        for name in names.map(str::to_owned).collect::<Vec<_>>() {
-            let (mut with, mut without) = (Series::new(), Series::new());
-            for course in &self.trips {
-                let route = course.route()?;
-                let trip = course.trip(&route)?;
-                let names = route.names().into_iter();
-                let handovers = names.zip(&trip.carriers).flat_map(|(name, carrier)| {
-                    let failed = |one: &&Handover| one.outcome != HandoverResult::Success;
-                    let failed = carrier.handovers.iter().filter(failed);
-                    failed.map(move |one| (one.at.as_secs_f64(), name))
-                });
-                let failures: Vec<(f64, &str)> = handovers.collect();
-                let of_trip = |run: &&Run| run.course == *course && run.starved.is_none();
-                let pair = |a: &Run| {
-                    let is_other = |b: &&Run| b.contender == name && b.repeat == a.repeat;
-                    let b = runs.iter().filter(of_trip).find(is_other)?;
-                    Some(near_foreseen([a, b], &failures))
-                };
-                let has_linkdb = |run: &&Run| {
-                    run.call.is_some() && run.contender.strip_suffix("+linkdb") == Some(&name)
-                };
-                let all = runs.iter().filter(of_trip).filter(has_linkdb);
-                let near: Vec<[f64; 2]> = all.filter_map(pair).collect();
-                if !near.is_empty() {
-                    let mean = |side: usize| {
-                        near.iter().map(|pair| pair[side]).sum::<f64>() / near.len() as f64
-                    };
-                    with.push(vec![Some(mean(0))]);
-                    without.push(vec![Some(mean(1))]);
-                }
+        let is_limited = |name: &str| match name.split_once('~') {
+            Some((_, copies)) => copies.contains(':') && !copies.ends_with("+linkdb"),
+            None => false,
+        };
+        let names: Vec<String> = self.contenders.iter().map(|one| one.name.clone()).collect();
+        for name in names.iter().filter_map(|name| name.strip_suffix("+linkdb")) {
+            for other in names.iter().filter(|other| *other == name || is_limited(other)) {
+                let paired = self.near_failures(runs, name, other)?;
+                self.foreseen.push((name.to_owned(), other.clone(), paired));
             }
-            let paired = self.paired_messages(&with, &without);
-            self.foreseen.push((name, paired));
         }
         Ok(())
+    }
+
+    /// Pairs the runs of `name` with LinkDB and those of `other` of each repeat; of a trip their
+    /// mean counts.
+    fn near_failures(&self, runs: &[Run], name: &str, other: &str) -> Result<Paired> {
+        let (mut with, mut without) = (Series::new(), Series::new());
+        for course in &self.trips {
+            let route = course.route()?;
+            let trip = course.trip(&route)?;
+            let names = route.names().into_iter();
+            let handovers = names.zip(&trip.carriers).flat_map(|(name, carrier)| {
+                let failed = |one: &&Handover| one.outcome != HandoverResult::Success;
+                let failed = carrier.handovers.iter().filter(failed);
+                failed.map(move |one| (one.at.as_secs_f64(), name))
+            });
+            let failures: Vec<(f64, &str)> = handovers.collect();
+            let of_trip = |run: &&Run| run.course == *course && run.starved.is_none();
+            let pair = |a: &Run| {
+                let is_other = |b: &&Run| b.contender == other && b.repeat == a.repeat;
+                let b = runs.iter().filter(of_trip).find(is_other)?;
+                Some(near_foreseen([a, b], &failures))
+            };
+            let has_linkdb = |run: &&Run| {
+                run.call.is_some() && run.contender.strip_suffix("+linkdb") == Some(name)
+            };
+            let all = runs.iter().filter(of_trip).filter(has_linkdb);
+            let near: Vec<[f64; 2]> = all.filter_map(pair).collect();
+            if !near.is_empty() {
+                let mean = |side: usize| {
+                    near.iter().map(|pair| pair[side]).sum::<f64>() / near.len() as f64
+                };
+                with.push(vec![Some(mean(0))]);
+                without.push(vec![Some(mean(1))]);
+            }
+        }
+        Ok(self.paired_messages(&with, &without))
     }
 
     /// Adds the bounds of the next trip.

@@ -121,14 +121,19 @@ fn calls_near_forecast_failures_are_averaged_over_repeats() {
         call("x+linkdb", 1, Some(40.0)),
         call("x", 0, None),
         call("x", 1, None),
+        call("x~always:600", 0, None),
     ];
-    let plain = ["x+linkdb", "x"].map(|contender| run(course, contender, 1.0));
+    let names = ["x+linkdb", "x", "x~always", "x~always:600", "x~always:600+linkdb"];
+    let plain = names.map(|contender| run(course, contender, 1.0));
     let mut summary = Summary::of(&plain).unwrap();
     summary.foreseen.clear();
     summary.add_foreseen(&runs).unwrap();
-    let [(name, paired)] = &summary.foreseen[..] else { panic!("{:?}", summary.foreseen) };
-    assert_eq!(name, "x");
-    close(paired.ratio(None).unwrap().value, 0.5);
+    let found = summary.foreseen.iter().map(|(name, other, paired)| {
+        (name.as_str(), other.as_str(), paired.ratio(None).map(|ratio| ratio.value))
+    });
+    let limited = "x~always:600";
+    let expected = [("x", "x", Some(0.5)), ("x", limited, Some(1.0)), (limited, limited, None)];
+    assert_eq!(found.collect::<Vec<_>>(), expected, "each repeat with that of the other one");
 }
 
 #[test]
