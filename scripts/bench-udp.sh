@@ -6,11 +6,11 @@ set -euo pipefail
 lab=$1
 trips=$2
 
-# Plays groups of contenders, at most three at a time: two cores starve more. Then the first group
-# again where it was starved, and the report has them all. FAILURES WORKLOAD TRIPS GROUP...
+# Plays groups of contenders, at most three at a time: two cores starve more. Then all groups again
+# where they were starved, and the last report has them all. FAILURES WORKLOAD TRIPS GROUP...
 play() {
     local group resume=()
-    for group in "${@:4}" "$4"; do
+    for group in "${@:4}" "${@:4}"; do
         "$lab" rail --held-back --speed "${speed:-300}" --failures "$1" --workload "$2" \
             --trips "$3" --contenders "$group" "${resume[@]}"
         resume=(--resume)
@@ -18,8 +18,8 @@ play() {
 }
 
 singles=quic,single-a,single-b
-# Copies by forecasts, and by chance: as many bytes of them, or more.
-copies=quic~forecast,quic~forecast+linkdb,quic~always:600
+# Copies by forecasts, and by chance: more bytes than by forecasts.
+copies=quic~forecast,quic~forecast+linkdb,quic~always:1700
 for failures in 6 16; do
     play "$failures" call-bulk "$trips" $singles $copies tls
     # A trip has few downloads, and their times vary a lot.

@@ -171,7 +171,7 @@ pub struct SchedulerConfig {
 pub struct UdpConfig {
     /// Which real-time datagrams have a copy on a second carrier; default always.
     pub copies: DatagramCopies,
-    /// Bytes of copies a second, all users'; from 0 to 1 GiB, default 64 KiB.
+    /// Bytes of copies a second, in each session; from 0 to 1 GiB, default 64 KiB.
     #[serde(deserialize_with = "count::<_, _, 0, 1_073_741_824>")]
     pub copies_max: u32,
     /// Cloud only: whose datagrams a passenger receives; default address.

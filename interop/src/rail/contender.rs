@@ -56,6 +56,24 @@ impl Linked {
 }
 
 impl Contender {
+    /// The mode of both daemons; `None`: there are none.
+    pub(super) fn mode_of(name: &str) -> Option<String> {
+        match name.parse() {
+            Ok(Contender::Polyrail { mode, .. }) => Some(mode),
+            _ => None,
+        }
+    }
+
+    /// Whether it limits copies and has no LinkDB, to compare with as many copies by forecasts.
+    pub(super) fn is_limited(name: &str) -> bool {
+        match name.parse() {
+            Ok(Contender::Polyrail { copies: Some(copies), linkdb: Linked::Off, .. }) => {
+                copies.contains(':')
+            }
+            _ => false,
+        }
+    }
+
     /// The kernel's congestion control; the daemons choose their own.
     pub(super) fn control(&self) -> &str {
         match self {
@@ -93,7 +111,9 @@ impl FromStr for Contender {
                     Some((mode, congestion)) => (mode, Some(congestion.to_owned())),
                     None => (mode, None),
                 };
-                if !["quic", "tls", "auto"].contains(&mode) {
+                let max = copies.as_ref().and_then(|copies| copies.split_once(':'));
+                let has_max = max.is_none_or(|(_, max)| max.parse::<u32>().is_ok());
+                if !["quic", "tls", "auto"].contains(&mode) || !has_max {
                     bail!("{text:?} is no contender; there are {NAMES}");
                 }
                 let mode = mode.to_owned();
@@ -151,7 +171,8 @@ mod tests {
         ] {
             assert_eq!(name.parse::<Contender>().unwrap().to_string(), name);
         }
-        for wrong in ["", "quick", "mptcp-reno", "+linkdb", "single-c", "quic+record"] {
+        for wrong in ["", "quick", "mptcp-reno", "+linkdb", "single-c", "quic+record", "quic~off:x"]
+        {
             let error = wrong.parse::<Contender>().unwrap_err().to_string();
             assert!(error.contains("no contender"), "{error}");
         }

@@ -187,10 +187,10 @@ impl Summary {
         ];
         let mut table = self.table(&head.map(str::to_owned), 0, cells);
         for (name, other, paired) in &self.foreseen {
-            let ratio = long(paired.ratio(None));
+            let (ratio, trips) = (long(paired.ratio(None)), paired.each().len());
             table += &format!(
                 "\n`{name}` with LinkDB over `{other}`, lost or late within 2 s of a failure that \
-                 was\nforecast: {ratio}\n"
+                 was\nforecast: {ratio}; {trips} trips have such packets\n"
             );
         }
         format!(

@@ -37,11 +37,12 @@ impl Summary {
             let over = if name == other { String::new() } else { format!("_over_{}", key(other)) };
             let name = format!("{prefix}_{}_linkdb_bad_when_forecast{over}", key(name));
             let goal = Goal::AtMost(BAD_WHEN_FORECAST);
-            sink.report.result(&name, value, "x", goal, &[]);
+            sink.report.result(&name, value, "x", goal, &paired.each());
         }
         for (place, one) in self.contenders.iter().enumerate() {
             sink.prefix = format!("{prefix}_{}", key(&one.name));
-            sink.has_goals = mode(&one.name).is_some();
+            sink.has_goals =
+                Contender::mode_of(&one.name).is_some() && !Contender::is_limited(&one.name);
             self.of_transfers(&mut sink, one);
             if self.workload.has_messages() {
                 self.of_messages(&mut sink, one);
@@ -68,7 +69,7 @@ impl Summary {
 
     /// The price, the use of the carriers, and the variation of repeats.
     fn of_carriers(&self, sink: &mut Sink, one: &ContenderFigures) {
-        let has_goals = self.is_load() && mode(&one.name).as_deref() == Some("quic");
+        let has_goals = self.is_load() && Contender::mode_of(&one.name).as_deref() == Some("quic");
         let goal = |goal: Goal| if has_goals { goal } else { Goal::None };
         sink.goal("price_down", finite(one.price[0]), goal(Goal::AtMost(PRICE[0])));
         sink.goal("price_up", finite(one.price[1]), goal(Goal::AtMost(PRICE[1])));
@@ -134,7 +135,7 @@ impl Summary {
     }
 
     fn of_transfers(&self, sink: &mut Sink, one: &ContenderFigures) {
-        let is_quic = mode(&one.name).as_deref() == Some("quic");
+        let is_quic = Contender::mode_of(&one.name).as_deref() == Some("quic");
         let split = |part, size: Option<usize>| {
             let size = size.map(|place| self.sizes[place]);
             let goal = OF_SPLIT.iter().find(|(of, _)| Some(*of) == size);
@@ -252,14 +253,6 @@ enum Part {
 
 fn no_goals(_: Part, _: Option<usize>) -> Goal {
     Goal::None
-}
-
-/// The mode of Polyrail's contenders.
-fn mode(name: &str) -> Option<String> {
-    match name.parse() {
-        Ok(Contender::Polyrail { mode, .. }) => Some(mode),
-        _ => None,
-    }
 }
 
 /// A report with the beginning of the names.

@@ -4,6 +4,7 @@
 //! run that is not starved. The repeats of a contender on a trip are averaged per transfer first.
 
 use std::collections::BTreeSet;
+use std::iter;
 
 use anyhow::{Context, Result, ensure};
 use polyrail_emulator::rail::{
@@ -12,6 +13,7 @@ use polyrail_emulator::rail::{
 use polyrail_emulator::record::{Run, Transferred};
 use polyrail_emulator::statistics::{mean, quantile};
 
+use super::contender::Contender;
 use super::paired::{Paired, Series, averaged, finite, repeat_variation};
 use super::speech::{CallFigures, near_foreseen};
 use crate::report::median;
@@ -153,15 +155,16 @@ impl Summary {
 
     /// Compares contenders with LinkDB with the same without it, and with those of limited copies.
     fn add_foreseen(&mut self, runs: &[Run]) -> Result<()> {
-        let is_limited = |name: &str| match name.split_once('~') {
-            Some((_, copies)) => copies.contains(':') && !copies.ends_with("+linkdb"),
-            None => false,
-        };
         let names: Vec<String> = self.contenders.iter().map(|one| one.name.clone()).collect();
         for name in names.iter().filter_map(|name| name.strip_suffix("+linkdb")) {
-            for other in names.iter().filter(|other| *other == name || is_limited(other)) {
+            let mode = Contender::mode_of(name);
+            let is_rival = |other: &&str| {
+                *other != name && Contender::is_limited(other) && Contender::mode_of(other) == mode
+            };
+            let rivals = names.iter().map(String::as_str).filter(is_rival);
+            for other in iter::once(name).chain(rivals) {
                 let paired = self.near_failures(runs, name, other)?;
-                self.foreseen.push((name.to_owned(), other.clone(), paired));
+                self.foreseen.push((name.to_owned(), other.to_owned(), paired));
             }
         }
         Ok(())

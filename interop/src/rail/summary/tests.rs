@@ -117,13 +117,13 @@ fn calls_near_forecast_failures_are_averaged_over_repeats() {
         run
     };
     let runs = [
-        call("x+linkdb", 0, None),
-        call("x+linkdb", 1, Some(40.0)),
-        call("x", 0, None),
-        call("x", 1, None),
-        call("x~always:600", 0, None),
+        call("quic+linkdb", 0, None),
+        call("quic+linkdb", 1, Some(40.0)),
+        call("quic", 0, None),
+        call("quic", 1, None),
+        call("quic~always:9", 0, None),
     ];
-    let names = ["x+linkdb", "x", "x~always", "x~always:600", "x~always:600+linkdb"];
+    let names = ["quic+linkdb", "quic", "tls~always:9", "quic~always:9", "quic~always:9+linkdb"];
     let plain = names.map(|contender| run(course, contender, 1.0));
     let mut summary = Summary::of(&plain).unwrap();
     summary.foreseen.clear();
@@ -131,8 +131,9 @@ fn calls_near_forecast_failures_are_averaged_over_repeats() {
     let found = summary.foreseen.iter().map(|(name, other, paired)| {
         (name.as_str(), other.as_str(), paired.ratio(None).map(|ratio| ratio.value))
     });
-    let limited = "x~always:600";
-    let expected = [("x", "x", Some(0.5)), ("x", limited, Some(1.0)), (limited, limited, None)];
+    let (usual, limited) = ("quic", "quic~always:9");
+    let both = [(usual, usual, Some(0.5)), (usual, limited, Some(1.0))];
+    let expected = [both[0], both[1], (limited, limited, None)];
     assert_eq!(found.collect::<Vec<_>>(), expected, "each repeat with that of the other one");
 }
 
