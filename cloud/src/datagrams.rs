@@ -41,8 +41,7 @@ pub(crate) struct Datagrams {
     by_key: HashMap<BindingKey, usize>,
     /// The datagrams that wait for a lookup, at most [`WAITING_MAX`] of a binding.
     waiting: HashMap<BindingKey, Vec<(Instant, UserDatagram)>>,
-    of_user: HashMap<(SessionKey, UserId), usize>,
-    of_session: HashMap<SessionKey, usize>,
+    of_session: HashMap<SessionKey, Share>,
     user_max: usize,
     /// Bindings of all gateways: each has up to two descriptors.
     all_max: usize,
@@ -66,6 +65,13 @@ pub(crate) struct Lookup {
 
 /// A binding of a session.
 pub(crate) type BindingKey = (SessionKey, BindingId);
+
+/// The bindings of a session.
+#[derive(Default)]
+struct Share {
+    all: usize,
+    of_user: HashMap<UserId, usize>,
+}
 
 /// One binding.
 struct Outside {
@@ -96,7 +102,6 @@ impl Datagrams {
             bindings: Slab::new(),
             by_key: HashMap::new(),
             waiting: HashMap::new(),
-            of_user: HashMap::new(),
             of_session: HashMap::new(),
             user_max,
             all_max: all_max.min(BINDINGS_MAX),
@@ -352,13 +357,14 @@ impl Datagrams {
             self.drops.count(UdpDrop::Invalid);
             return None;
         };
-        let of_user = self.of_user.get(&(key.0, user)).copied().unwrap_or(0);
-        if of_user >= self.user_max || !self.make_room(key.0) {
+        let of_user = self.of_session.get(&key.0).map_or(0, |share| share.of(user));
+        if of_user >= self.user_max || !self.make_room(key.0, of_user) {
             self.drops.count(UdpDrop::Quota);
             return None;
         }
-        self.of_user.insert((key.0, user), of_user + 1);
-        *self.of_session.entry(key.0).or_default() += 1;
+        let share = self.of_session.entry(key.0).or_default();
+        share.all += 1;
+        *share.of_user.entry(user).or_default() += 1;
         let used = BindingUse::new(now);
         let (contacted, names) = (HashSet::new(), HashMap::new());
         let binding = Outside { key, user, v4: None, v6: None, contacted, names, used };
@@ -367,19 +373,25 @@ impl Datagrams {
         Some(index)
     }
 
-    /// Whether there is room for another binding of a session: at the bound, the session with the
-    /// most gives up the one that was used least recently, for a session that has fewer.
-    fn make_room(&mut self, session: SessionKey) -> bool {
+    /// Whether there is room for another binding of a session, by a user who has `of_user`. At the
+    /// bound the session with the most gives one up for a session that has fewer, else the
+    /// session's user with the most for a user who has fewer: of that user the one that was used
+    /// least recently.
+    fn make_room(&mut self, session: SessionKey, of_user: usize) -> bool {
         if self.bindings.len() < self.all_max {
             return true;
         }
-        let most = self.of_session.iter().max_by_key(|(key, count)| (**count, **key));
-        let Some((&most, &count)) = most else { return false };
-        if count <= self.of_session.get(&session).copied().unwrap_or(0) + 1 {
+        let own = self.of_session.get(&session).map_or(0, |share| share.all);
+        let most = self.of_session.iter().max_by_key(|(key, share)| (share.all, **key));
+        let Some((&most, share)) = most else { return false };
+        let (from, least) = if share.all > own + 1 { (most, 0) } else { (session, of_user + 1) };
+        let Some(user) = self.of_session.get(&from).and_then(|share| share.heaviest(least)) else {
             return false;
-        }
-        let of_most = self.bindings.iter().filter(|(_, binding)| binding.key.0 == most);
-        let oldest = of_most.min_by_key(|(_, binding)| binding.used.used_at());
+        };
+        let of_heaviest =
+            |(_, binding): &(usize, &Outside)| (binding.key.0, binding.user) == (from, user);
+        let of_heaviest = self.bindings.iter().filter(of_heaviest);
+        let oldest = of_heaviest.min_by_key(|(_, binding)| binding.used.used_at());
         let oldest = oldest.map(|(index, _)| index);
         oldest.is_some_and(|index| self.end(index).is_some())
     }
@@ -391,20 +403,35 @@ impl Datagrams {
             let _ = self.registry.deregister(&mut socket);
         }
         self.by_key.remove(&binding.key);
-        if let Some(count) = self.of_session.get_mut(&binding.key.0) {
-            *count -= 1;
-            if *count == 0 {
+        if let Some(share) = self.of_session.get_mut(&binding.key.0) {
+            share.remove(binding.user);
+            if share.all == 0 {
                 self.of_session.remove(&binding.key.0);
             }
         }
-        let user = (binding.key.0, binding.user);
+        Some(binding.key)
+    }
+}
+
+impl Share {
+    fn of(&self, user: UserId) -> usize {
+        self.of_user.get(&user).copied().unwrap_or(0)
+    }
+
+    /// The user with the most bindings, if these are more than `least`.
+    fn heaviest(&self, least: usize) -> Option<UserId> {
+        let most = self.of_user.iter().max_by_key(|(user, count)| (**count, **user));
+        most.filter(|(_, count)| **count > least).map(|(user, _)| *user)
+    }
+
+    fn remove(&mut self, user: UserId) {
+        self.all -= 1;
         if let Some(count) = self.of_user.get_mut(&user) {
             *count -= 1;
             if *count == 0 {
                 self.of_user.remove(&user);
             }
         }
-        Some(binding.key)
     }
 }
 

@@ -155,6 +155,32 @@ fn gateway_with_the_most_endpoints_makes_room_for_another_one() {
     assert!(arrives(&mut few, &server, SHORT).is_none(), "no more than the first one has");
 }
 
+#[test]
+fn user_with_the_most_endpoints_makes_room_for_another_one_of_the_same_gateway() {
+    let (_folder, _cloud, [mut gateway, mut other]) = joined(256, ALLOW);
+    let (server, at) = server("127.0.0.1");
+    for binding in 1..=30 {
+        send(&mut gateway, binding, 1, at, b"m");
+        let came = arrives(&mut gateway, &server, if binding <= 24 { SOON } else { SHORT });
+        assert_eq!(came.is_some(), binding <= 24, "binding {binding}");
+    }
+    for binding in 101..=112 {
+        send(&mut gateway, binding, 2, at, b"f");
+        assert!(arrives(&mut gateway, &server, SOON).is_some(), "binding {binding} of the other");
+    }
+    send(&mut gateway, 113, 2, at, b"f");
+    assert!(arrives(&mut gateway, &server, SHORT).is_none(), "no more than the first one has");
+    // Another gateway takes from the one with the most, and there from the user with the most.
+    send(&mut gateway, 114, 3, at, b"f");
+    assert!(arrives(&mut gateway, &server, SOON).is_some(), "a third user");
+    send(&mut other, 1, 1, at, b"f");
+    assert!(arrives(&mut other, &server, SOON).is_some(), "another gateway");
+    for binding in 102..=112 {
+        send(&mut gateway, binding, 2, at, b"k");
+        assert!(arrives(&mut gateway, &server, SOON).is_some(), "binding {binding} is kept");
+    }
+}
+
 /// Rows: the filtering, and whether the passenger receives from the address and port to which it
 /// has sent, from another port of that address, from another address, and from one that the access
 /// list forbids.

@@ -47,7 +47,7 @@ pub struct Options {
     /// The load
     #[arg(long, value_enum, default_value = "downloads")]
     workload: Workload,
-    /// The speed of the train in km/h: 300 or 350
+    /// The speed of the train in km/h: 0, 200, 300 or 350
     #[arg(long, default_value_t = 300)]
     speed: u32,
     /// The percentage of handovers that fail at 300 km/h

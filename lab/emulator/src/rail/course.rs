@@ -18,7 +18,7 @@ use crate::link::ScheduleError;
 /// One trip of the bench.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Course {
-    /// The speed of the train in km/h: 300 or 350.
+    /// The speed of the train in km/h: 0, 200, 300 or 350.
     pub speed_kmh: u32,
     /// The percentage of handovers that fail at 300 km/h: the generator's rates times this over 6.
     pub failures: f64,
