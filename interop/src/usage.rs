@@ -17,6 +17,11 @@ pub fn processor_s(process: u32) -> Result<f64> {
     Ok((ticks(11)? + ticks(12)?) / TICKS_PER_S)
 }
 
+/// Open descriptors of a process.
+pub fn descriptors(process: u32) -> Result<usize> {
+    Ok(std::fs::read_dir(format!("/proc/{process}/fd"))?.count())
+}
+
 /// Resident memory of a process, bytes. Shared pages count whole, so that other processes of the
 /// same program change nothing.
 pub fn memory_bytes(process: u32) -> Result<u64> {

@@ -392,6 +392,41 @@ fn families_are_switched_while_running() {
     }
 }
 
+/// As by the first release: UDP is refused at once, TCP is not affected.
+#[test]
+fn cloud_that_carries_no_datagrams_has_them_rejected() {
+    if may_skip() {
+        return;
+    }
+    let lab = Lab::new();
+    take_connections(&lab.gateway);
+    answer_queries(&lab.gateway, 7801);
+    let plan = plan("");
+    let mut interception =
+        lab.gateway.run(move || Interception::start(plan, OnExit::Open)).expect("start");
+    for datagrams in [true, false, true] {
+        interception = lab.gateway.run(move || {
+            let offer = Offer { datagrams, ..offer(true, true) };
+            interception.set_offer(offer).expect("switch");
+            interception
+        });
+        for address in ["192.0.2.80", "[2001:db8:80::80]"] {
+            let text = greet(&lab.passenger, &format!("{address}:80")).expect(address);
+            assert!(text.starts_with("taken"), "{address}: {text}");
+            let begin = Instant::now();
+            let answer = ask(&lab.passenger, &format!("{address}:443"), "q");
+            match datagrams {
+                true => drop(answer.expect(address)),
+                false => {
+                    let kind = answer.map_err(|error| error.kind());
+                    assert_eq!(kind.expect_err(address), ErrorKind::ConnectionRefused);
+                    assert!(begin.elapsed() < PATIENCE / 2, "after {:?}", begin.elapsed());
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn killed_daemon_leaves_no_rules() {
     if may_skip() {

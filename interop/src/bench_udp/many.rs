@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
+use nix::sys::resource::{Resource, setrlimit};
 
 use crate::addresses::{self, Family, SERVER};
 use crate::admin;
@@ -24,6 +25,8 @@ const OTHER: u8 = 66;
 /// Flows a second.
 const PACE: u32 = 2_000;
 const FIRST_PORT: u16 = 20_000;
+/// Files that a daemon may open: the cloud uses an eighth for bindings.
+const FILES: u64 = 100_000;
 /// Packets of a call that take longer are late.
 const LATE: Duration = Duration::from_millis(300);
 
@@ -31,21 +34,26 @@ const LATE: Duration = Duration::from_millis(300);
 pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
     let (flows, call) =
         effort.pick((10_000, Duration::from_secs(20)), (500, Duration::from_secs(2)));
+    setrlimit(Resource::RLIMIT_NOFILE, FILES, FILES).context("more open files")?;
     for mode in ["quic", "tls"] {
         let link = Link::new(20.0, 40);
         let plan = Plan::new().carrier("alpha", link).carrier("beta", link);
         let plan = plan.gateway("mode", mode).cloud("mode", mode);
         let plan = plan.gateway("users.key", "address");
         let plan = plan.gateway("session.user_flows_max", i64::from(flows));
+        let plan = plan.cloud("session.user_flows_max", i64::from(flows)).cloud("workers", 1);
         let world = World::start(&plan)?;
         let outcome =
             measure(&world, flows, call).inspect_err(|_| eprintln!("{}", world.tails()))?;
         let name = |what: &str| format!("udp_many_{mode}_{what}");
-        let [alone, beside] = outcome.bad;
+        let [alone, beside, new] = outcome.bad;
         report.result(&name("call_alone"), alone, "x", Goal::None, &[]);
         report.result(&name("call_beside"), beside, "x", Goal::None, &[]);
         let goal = effort.pick(Goal::AtMost(0.002), Goal::None);
         report.result(&name("call_more"), beside - alone, "x", goal, &[]);
+        report.result(&name("new_call_more"), new - alone, "x", goal, &[]);
+        let goal = effort.pick(Goal::AtLeast(f64::from(flows)), Goal::None);
+        report.result(&name("sockets"), outcome.sockets as f64, "sockets", goal, &[]);
         for (side, (bindings, bytes)) in [Side::Gateway, Side::Cloud].iter().zip(outcome.cost) {
             let side = side.name();
             report.result(&name(&format!("flows_{side}")), bindings, "flows", Goal::None, &[]);
@@ -56,8 +64,11 @@ pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
 }
 
 struct Outcome {
-    /// The share of bad packets alone and next to the flows.
-    bad: [f64; 2],
+    /// The share of bad packets of calls alone, that begin with the flows, and that begin next to
+    /// all of them.
+    bad: [f64; 3],
+    /// The cloud's sockets for the flows and the calls.
+    sockets: usize,
     /// Flows that each daemon holds, and the memory of one.
     cost: [(f64, f64); 2],
 }
@@ -72,12 +83,14 @@ fn measure(world: &World, flows: u16, length: Duration) -> Result<Outcome> {
     };
     let alone = call()?;
     let before = [Side::Gateway, Side::Cloud].map(|side| memory(world, side));
+    let files = usage::descriptors(world.cloud.id())?;
     let over = Arc::new(AtomicBool::new(false));
     let flood = {
         let over = over.clone();
         world.lab.passenger.run(|| std::thread::spawn(move || open(flows, &over)))?
     };
-    let beside = call();
+    let calls = call().and_then(|beside| Ok([beside, call()?]));
+    let sockets = usage::descriptors(world.cloud.id());
     let cost = [Side::Gateway, Side::Cloud].into_iter().zip(before).map(|(side, before)| {
         let status = admin::get(&side.admin_socket(&world.lab), "/v1/status")?;
         let bindings = status["sessions"][0]["bindings"].as_f64().context("bindings")?;
@@ -88,7 +101,8 @@ fn measure(world: &World, flows: u16, length: Duration) -> Result<Outcome> {
     flood.join().map_err(|_| anyhow!("the flows panicked"))??;
     let cost = cost?;
     let cost = [cost[0], cost[1]];
-    Ok(Outcome { bad: [alone, beside?], cost })
+    let [beside, new] = calls?;
+    Ok(Outcome { bad: [alone, beside, new], sockets: sockets? - files, cost })
 }
 
 /// Sends one datagram from each port, again and again.

@@ -1,6 +1,7 @@
 //! The figures of passengers' datagrams over links that do not change. Those on the rail are
 //! workloads of `polyrail-lab rail`.
 
+mod call;
 mod many;
 mod stream;
 mod unlike;
@@ -16,6 +17,7 @@ pub const SUITE: Suite = Suite {
         ("download", unlike::downloads),
         ("fast", stream::fast),
         ("fair", stream::fair),
+        ("call", call::run),
         ("many", many::run),
     ],
 };

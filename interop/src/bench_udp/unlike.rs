@@ -16,7 +16,7 @@ use crate::rail::quic;
 use crate::report::{Goal, Report, median};
 use crate::world::{Plan, World};
 
-const MODES: [&str; 2] = ["quic", "tls"];
+pub(super) const MODES: [&str; 2] = ["quic", "tls"];
 
 /// Endless downloads over two unlike carriers, with each length of packets. Alone means without the
 /// other carrier.
@@ -106,11 +106,12 @@ impl Figure<'_> {
     }
 }
 
-fn serve(world: &World, packet: usize) -> Result<(Arc<Content>, Faults)> {
+/// Starts the server, for packets of this length.
+pub(super) fn serve(world: &World, packet: usize) -> Result<(Arc<Content>, Faults)> {
     let (content, faults) = (Arc::new(Content::new()), Faults::default());
     let socket = world.lab.server.run(|| UdpSocket::bind(SERVER.at(Family::V4, PORT)))??;
     quic::serve(socket, world.lab.folder(), packet, &content, &faults)?;
     Ok((content, faults))
 }
 
-const PORT: u16 = 6_310;
+pub(super) const PORT: u16 = 6_310;

@@ -16,7 +16,7 @@ use super::flow::sleep_until;
 use super::stage::{Door, Port, Stage};
 
 /// A running call.
-pub(super) struct Calling {
+pub(crate) struct Calling {
     /// The delays of the packets that the server and the user receive.
     receivers: [JoinHandle<Result<Vec<Option<f32>>>>; 2],
     senders: [JoinHandle<()>; 2],
@@ -32,9 +32,19 @@ struct Plan {
 impl Calling {
     /// Starts both sides; `user` is the user's number.
     pub(super) fn start(stage: &Stage, user: usize, call: Call) -> Result<Self> {
-        let plan = Plan { call, epoch: stage.epoch()? };
         let server = stage.server_udp(Port::Call)?;
         let socket = on_door(&stage.door, move |door| door.udp(user, 0, Port::Call))?;
+        Self::between(stage.epoch()?, call, socket, server)
+    }
+
+    /// Starts both sides with these sockets; the user's is connected to the server's.
+    pub(crate) fn between(
+        epoch: Instant,
+        call: Call,
+        socket: UdpSocket,
+        server: UdpSocket,
+    ) -> Result<Self> {
+        let plan = Plan { call, epoch };
         let (heard, hears) = mpsc::channel();
         let (server_out, user_in) = (server.try_clone()?, socket.try_clone()?);
         Ok(Self {
@@ -55,7 +65,7 @@ impl Calling {
         self.receivers.iter().all(JoinHandle::is_finished)
     }
 
-    pub(super) fn finish(self) -> Result<CallRun> {
+    pub(crate) fn finish(self) -> Result<CallRun> {
         let panicked = |_| anyhow!("a thread of the call panicked");
         let [up, down] = self.receivers.map(|thread| thread.join().map_err(panicked)?);
         let (up, down) = (up.context("server of the call")?, down.context("user of the call")?);

@@ -4,7 +4,7 @@
 //! namespaces over its own emulator. Every run becomes a line of JSON ([`Run`]). The report is made
 //! of these lines, so `--resume` adds to them.
 
-mod call;
+pub(crate) mod call;
 mod contender;
 mod document;
 mod figures;
@@ -15,7 +15,7 @@ mod paired;
 pub(crate) mod quic;
 mod requests;
 mod sample;
-mod speech;
+pub(crate) mod speech;
 mod stage;
 mod summary;
 mod timeline;

@@ -109,7 +109,7 @@ fn both(call: &CallRun) -> [&[Option<f32>]; 2] {
 }
 
 /// Packets that did not arrive, or too late to be played.
-fn bad(way: &[Option<f32>]) -> usize {
+pub(crate) fn bad(way: &[Option<f32>]) -> usize {
     way.iter().filter(|delay| delay.is_none_or(|delay| f64::from(delay) > LATE_MS)).count()
 }
 
@@ -140,9 +140,9 @@ const DEFAULT: f64 = 93.2;
 /// Packets sent so long after a failure are near it.
 const NEAR_S: f64 = 2.0;
 /// The packets of a window: 10 s.
-const WINDOW: usize = 500;
+pub(crate) const WINDOW: usize = 500;
 /// The headers of a copy on a carrier, about: IP, UDP, tunnel and frame.
-const HEADERS: usize = 64;
+pub(crate) const HEADERS: usize = 64;
 
 #[cfg(test)]
 mod tests {

@@ -107,10 +107,8 @@ impl Reading {
             Side::Gateway => &world.gateway,
             Side::Cloud => &world.cloud,
         };
-        let folder = PathBuf::from(format!("/proc/{}/fd", process.id()));
-        let descriptors = std::fs::read_dir(&folder)
-            .with_context(|| format!("the {} does not run", side.name()))?
-            .count();
+        let descriptors = usage::descriptors(process.id())
+            .with_context(|| format!("the {} does not run", side.name()))?;
         let memory_bytes = usage::memory_bytes(process.id())? as f64;
         Ok(Self { memory_bytes, descriptors: descriptors as f64 })
     }

@@ -38,6 +38,7 @@ fn browser_loads_a_page_by_http3() -> Result<()> {
             .args(["--disable-background-networking", "--disable-sync", "--disable-breakpad"])
             .args(["--disable-component-update", "--dump-dom"])
             .arg(format!("--user-data-dir={}", file(lab, "profile")))
+            .arg(format!("--log-net-log={}", file(lab, "net-log")))
             .arg(format!("--origin-to-force-quic-on={SERVER_NAME}:443"))
             .arg(format!("--ignore-certificate-errors-spki-list={}", key_hash.trim()))
             .arg(format!("https://{SERVER_NAME}/"))
@@ -52,11 +53,21 @@ fn browser_loads_a_page_by_http3() -> Result<()> {
         let (length, access) = (page.len(), std::fs::read_to_string(access)?);
         ensure!(page.contains(&text), "the page has {length} bytes, not all of the text");
         ensure!(page.contains(">by h3<"), "not by HTTP/3: {}", &page[text.len()..]);
+        ensure!(net_log_names_h3(&file(lab, "net-log"))?, "the browser's network log has no h3");
         let line = access.lines().next().context("the server has logged nothing")?;
         let request: Value = serde_json::from_str(line)?;
         ensure!(request["request"]["proto"] == "HTTP/3.0", "the server saw {request}");
         Ok(())
     })
+}
+
+/// Whether Chromium's network log has the headers of an answer by HTTP/3.
+fn net_log_names_h3(log: &str) -> Result<bool> {
+    let log: Value = serde_json::from_slice(&std::fs::read(log)?)?;
+    let kind = &log["constants"]["logEventTypes"]["HTTP3_HEADERS_DECODED"];
+    ensure!(kind.is_number(), "the network log names no such event");
+    let events = log["events"].as_array().context("events")?;
+    Ok(events.iter().any(|event| event["type"] == *kind))
 }
 
 /// Serves a page with this text by HTTP/3. Returns the server and its log of requests.
