@@ -373,9 +373,9 @@ impl Datagrams {
         Some(index)
     }
 
-    /// Whether there is room for another binding of a session, by a user who has `of_user`. At the
+    /// Whether there is room for another binding of a session, by a user with `of_user`. At the
     /// bound the session with the most gives one up for a session that has fewer, else the
-    /// session's user with the most for a user who has fewer: of that user the one that was used
+    /// session's user with the most for a user with fewer: of that user the one that was used
     /// least recently.
     fn make_room(&mut self, session: SessionKey, of_user: usize) -> bool {
         if self.bindings.len() < self.all_max {
