@@ -42,6 +42,8 @@ pub(crate) struct Datagrams {
     /// The datagrams that wait for a lookup, at most [`WAITING_MAX`] of a binding.
     waiting: HashMap<BindingKey, Vec<(Instant, UserDatagram)>>,
     of_session: HashMap<SessionKey, Share>,
+    /// Refused or displaced; the session does not know yet.
+    unserved: HashSet<BindingKey>,
     user_max: usize,
     /// Bindings of all gateways: each has up to two descriptors.
     all_max: usize,
@@ -103,6 +105,7 @@ impl Datagrams {
             by_key: HashMap::new(),
             waiting: HashMap::new(),
             of_session: HashMap::new(),
+            unserved: HashSet::new(),
             user_max,
             all_max: all_max.min(BINDINGS_MAX),
             readable: ReadTurns::default(),
@@ -252,17 +255,19 @@ impl Datagrams {
             self.sweep_at = now + SWEEP_EVERY;
             let over = self.bindings.iter().filter(|(_, binding)| binding.used.is_over(now));
             let over: Vec<usize> = over.map(|(index, _)| index).collect();
-            for index in over {
-                if let Some((session, id)) = self.end(index) {
-                    relay.endpoint().forget_binding(session, id);
-                }
+            let over: Vec<BindingKey> = over.into_iter().filter_map(|it| self.end(it)).collect();
+            let unserved = std::mem::take(&mut self.unserved).into_iter();
+            let unserved = unserved.filter(|key| !self.by_key.contains_key(key));
+            for (session, id) in over.into_iter().chain(unserved) {
+                relay.endpoint().forget_binding(session, id);
             }
         }
     }
 
     /// When [`Datagrams::on_turn`] is due.
     pub(crate) fn next_timeout(&self, now: Instant) -> Option<Instant> {
-        let sweep = (!self.bindings.is_empty()).then_some(self.sweep_at);
+        let is_idle = self.bindings.is_empty() && self.unserved.is_empty();
+        let sweep = (!is_idle).then_some(self.sweep_at);
         if self.readable.is_empty() && self.failed.is_empty() { sweep } else { Some(now) }
     }
 
@@ -274,6 +279,7 @@ impl Datagrams {
             self.end(index);
         }
         self.errors.remove(&session);
+        self.unserved.retain(|key| key.0 != session);
         for (_, waiting) in self.waiting.extract_if(|key, _| key.0 == session) {
             self.drops.add(UdpDrop::Lookup, waiting.len() as u64);
         }
@@ -360,6 +366,7 @@ impl Datagrams {
         let of_user = self.of_session.get(&key.0).map_or(0, |share| share.of(user));
         if of_user >= self.user_max || !self.make_room(key.0, of_user) {
             self.drops.count(UdpDrop::Quota);
+            self.unserved.insert(key);
             return None;
         }
         let share = self.of_session.entry(key.0).or_default();
@@ -393,7 +400,9 @@ impl Datagrams {
         let of_heaviest = self.bindings.iter().filter(of_heaviest);
         let oldest = of_heaviest.min_by_key(|(_, binding)| binding.used.used_at());
         let oldest = oldest.map(|(index, _)| index);
-        oldest.is_some_and(|index| self.end(index).is_some())
+        let displaced = oldest.and_then(|index| self.end(index));
+        self.unserved.extend(displaced);
+        displaced.is_some()
     }
 
     fn end(&mut self, index: usize) -> Option<BindingKey> {

@@ -164,20 +164,23 @@ fn user_with_the_most_endpoints_makes_room_for_another_one_of_the_same_gateway()
         let came = arrives(&mut gateway, &server, if binding <= 24 { SOON } else { SHORT });
         assert_eq!(came.is_some(), binding <= 24, "binding {binding}");
     }
+    let mut mapped = Vec::new();
     for binding in 101..=112 {
         send(&mut gateway, binding, 2, at, b"f");
-        assert!(arrives(&mut gateway, &server, SOON).is_some(), "binding {binding} of the other");
+        mapped.push(arrives(&mut gateway, &server, SOON).expect("the other user").0);
     }
     send(&mut gateway, 113, 2, at, b"f");
     assert!(arrives(&mut gateway, &server, SHORT).is_none(), "no more than the first one has");
-    // Another gateway takes from the one with the most, and there from the user with the most.
+    // Of two users with as many each, the latter gives one up for a third user.
     send(&mut gateway, 114, 3, at, b"f");
     assert!(arrives(&mut gateway, &server, SOON).is_some(), "a third user");
+    // Another gateway takes from the one with the most, and there from the user with the most.
     send(&mut other, 1, 1, at, b"f");
     assert!(arrives(&mut other, &server, SOON).is_some(), "another gateway");
-    for binding in 102..=112 {
+    for (binding, mapped) in (102..=112).zip(&mapped[1..]) {
         send(&mut gateway, binding, 2, at, b"k");
-        assert!(arrives(&mut gateway, &server, SOON).is_some(), "binding {binding} is kept");
+        let (from, _) = arrives(&mut gateway, &server, SOON).expect("it is kept");
+        assert_eq!(from, *mapped, "binding {binding} has another socket");
     }
 }
 

@@ -5,7 +5,7 @@ use std::net::UdpSocket;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use polyrail_emulator::rail::Call;
 
 use super::unlike::{self, MODES};
@@ -124,6 +124,7 @@ fn play(world: &World, state: &(Arc<Content>, Faults), packets: u32) -> Result<P
     quic::download(&download, quic::BROWSER, &request, end, content, &progress)
         .or_else(unless_broken)?;
     let (received, seconds) = (progress.received().bytes, begin.elapsed().as_secs_f64());
+    ensure!(Instant::now() >= end, "the download ended before the call, after {received} bytes");
     let heard = calling.finish()?;
     state.1.check()?;
     let [copies, carried] = [copies(world)? - before[0], carried(world)? - before[1]];
