@@ -135,7 +135,7 @@ fn wireguard_survives_a_dark_carrier() -> Result<()> {
         let inside = SocketAddr::from(([10, 9, 0, 1], 7_000));
         let verdicts = Verdicts::default();
         verdicts.serve(&lab.server, inside)?;
-        let exchange = Exchange { seed: 7, up: 500_000, down: 7_000_000, ending: Ending::Together };
+        let exchange = Exchange { seed: 7, up: 500_000, down: 9_000_000, ending: Ending::Together };
         let stream = client::connect(&lab.passenger, inside)?;
         let transfer = std::thread::spawn(move || exchange.perform(stream));
         std::thread::sleep(Duration::from_millis(1_500));
