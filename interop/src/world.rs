@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use toml::Value;
 
 use crate::addresses::{Family, GATEWAY, SERVER, SERVER_NAME, SOCKS5_PORT, WEB_PORT};
@@ -280,6 +280,16 @@ impl World {
     pub fn carried(&self) -> Result<Vec<u64>> {
         let counters = carrier::counters(&self.lab)?;
         Ok(counters.iter().map(|carrier| carrier.down_bytes).collect())
+    }
+
+    /// Copies of users' datagrams that both daemons have sent: up, down.
+    pub fn copies(&self) -> Result<[u64; 2]> {
+        let of = |side: Side| -> Result<u64> {
+            let status = admin::get(&side.admin_socket(&self.lab), "/v1/status")?;
+            let sessions = status["sessions"].as_array().context("no sessions")?;
+            Ok(sessions.iter().filter_map(|it| it["datagram_copies_sent"].as_u64()).sum())
+        };
+        Ok([of(Side::Gateway)?, of(Side::Cloud)?])
     }
 
     /// The last lines of every log, for the report of a failure.

@@ -5,17 +5,15 @@ use std::net::UdpSocket;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use polyrail_emulator::rail::Call;
 
 use super::unlike::{self, MODES};
 use crate::addresses::{self, Family, SERVER};
-use crate::admin;
 use crate::bench::Effort;
 use crate::bench_tunnel::worlds::Worlds;
 use crate::carrier::{self, Link};
 use crate::datagrams::connected;
-use crate::lab::Side;
 use crate::rail::call::Calling;
 use crate::rail::flow::{Content, Faults, Kind, Progress, Request, unless_broken};
 use crate::rail::{quic, speech};
@@ -115,7 +113,7 @@ fn play(world: &World, state: &(Arc<Content>, Faults), packets: u32) -> Result<P
     socket.connect(at)?;
     let download = connected(&world.lab.passenger, SERVER.at(Family::V4, unlike::PORT))?;
     let (content, progress) = (&state.0, Progress::new());
-    let before = [copies(world)?, carried(world)?];
+    let before = [world.copies()?.iter().sum(), carried(world)?];
     let begin = Instant::now();
     let call = Call { at: AHEAD, packets };
     let end = begin + call.sent_at(packets);
@@ -127,7 +125,8 @@ fn play(world: &World, state: &(Arc<Content>, Faults), packets: u32) -> Result<P
     ensure!(Instant::now() >= end, "the download ended before the call, after {received} bytes");
     let heard = calling.finish()?;
     state.1.check()?;
-    let [copies, carried] = [copies(world)? - before[0], carried(world)? - before[1]];
+    let carried = carried(world)? - before[1];
+    let copies = world.copies()?.iter().sum::<u64>() - before[0];
     let copied = copies as f64 * (Call::PACKET + speech::HEADERS) as f64;
     let mut played = Played { copied, carried, received, seconds, ..Played::default() };
     for way in [&heard.up, &heard.down] {
@@ -140,15 +139,6 @@ fn play(world: &World, state: &(Arc<Content>, Faults), packets: u32) -> Result<P
         }
     }
     Ok(played)
-}
-
-/// Copies of datagrams that both daemons have sent.
-fn copies(world: &World) -> Result<u64> {
-    let of_side = |side: Side| -> Result<u64> {
-        let status = admin::get(&side.admin_socket(&world.lab), "/v1/status")?;
-        status["sessions"][0]["datagram_copies_sent"].as_u64().context("copies")
-    };
-    Ok(of_side(Side::Gateway)? + of_side(Side::Cloud)?)
 }
 
 /// The bytes that the carriers have delivered.

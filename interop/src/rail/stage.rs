@@ -14,7 +14,6 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::contender::{Contender, Linked};
 use crate::addresses::{self, CLOUD, Family, SERVER};
-use crate::admin;
 use crate::carrier::{self, CarrierPlan, Emulator, Medium};
 use crate::configuration::strings;
 use crate::lab::{Lab, Side};
@@ -184,13 +183,10 @@ impl Stage {
 
     /// Copies of users' datagrams that both daemons have sent: up, down.
     pub(super) fn copies(&self) -> Result<[u64; 2]> {
-        let Network::Daemons(world) = &self.network else { return Ok([0; 2]) };
-        let of = |side: Side| -> Result<u64> {
-            let status = admin::get(&side.admin_socket(&world.lab), "/v1/status")?;
-            let sessions = status["sessions"].as_array().context("no sessions")?;
-            Ok(sessions.iter().filter_map(|it| it["datagram_copies_sent"].as_u64()).sum())
-        };
-        Ok([of(Side::Gateway)?, of(Side::Cloud)?])
+        match &self.network {
+            Network::Daemons(world) => world.copies(),
+            Network::Kernel { .. } => Ok([0; 2]),
+        }
     }
 
     /// The last lines of all logs.
